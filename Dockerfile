@@ -1,0 +1,66 @@
+# One file, four images: base -> control | db | node. Debian's packages only, so it builds wherever Debian's
+# mirrors answer, on amd64 and arm64. No `# syntax=` line: that would pull a frontend from a registry.
+ARG SUITE=trixie
+
+FROM debian:${SUITE}-slim AS base
+LABEL org.slurmbed=image
+SHELL ["/bin/bash", "-Eeuo", "pipefail", "-c"]
+ENV LANG=C.UTF-8
+# Debian's own image deletes downloaded packages; the cache mounts below keep them between builds.
+RUN rm -f /etc/apt/apt.conf.d/docker-clean \
+ && echo 'APT::Install-Recommends "false";' >/etc/apt/apt.conf.d/slurmbed
+# munge's package makes a key when it is installed; removed in the same layer, it never is in an image.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        munge procps slurm-client slurm-wlm-basic-plugins slurm-wlm-jwt-plugin \
+ && rm /etc/munge/munge.key
+
+FROM base AS control
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        slurmctld slurmdbd slurm-wlm-mysql-plugin
+COPY configs/ /
+COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+ENTRYPOINT ["entrypoint"]
+
+FROM base AS db
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        mariadb-client-core mariadb-server-core \
+ && useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql
+COPY configs/ /
+COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+ENTRYPOINT ["entrypoint"]
+
+FROM base AS node
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        less nano openssh-client openssh-server python3-pytest slurmd \
+ && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
+# TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
+# debian: with the OpenMP flavour of OpenBLAS; on the reference BLAS torch is 50 times slower, and the pthread
+# flavour fights with torch's own OpenMP threads.
+# pypi: a company's proxy may sign with its own authority, so the host's CA bundle comes as a build secret.
+ARG TORCH=debian
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=ca \
+    export DEBIAN_FRONTEND=noninteractive; \
+    case "$TORCH" in \
+      debian) apt-get install -qy libopenblas0-openmp python3-torch ;; \
+      pypi) apt-get install -qy python3-pip python3-numpy; \
+            if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
+            pip install --break-system-packages --root-user-action=ignore torch ;; \
+      *) echo "TORCH=$TORCH is not known: use debian or pypi" >&2; exit 1 ;; \
+    esac
+COPY --chmod=755 scripts/check-torch /usr/local/bin/
+RUN check-torch "$TORCH"
+COPY configs/ /
+COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+ENTRYPOINT ["entrypoint"]
