@@ -1,0 +1,26 @@
+# Each target is one call of the package: `make up NODES=8` is `slurmbed up NODES=8`.
+TARGETS := up train status shell logs scale down clean purge test bench doctor
+
+.PHONY: help $(TARGETS)
+help: ## print this
+	@sed -n 's/^#: //p' Makefile
+
+#: make train [NODES=2] [STEPS=..] [TEXT=file]   from nothing to a model trained on the cluster, and its report
+#: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
+#:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [RETAIN=1]
+#: make status                                   nodes and jobs
+#: make shell [USER=alice]                       a shell on the login node
+#: make logs [SERVICE=slurmctld] [FOLLOW=1]      what the daemons say
+#: make scale NODES=8                            grow or shrink the running cluster
+#: make down                                     stop it; jobs, accounting and homes are kept
+#: make clean                                    remove its containers, volumes and network
+#: make purge                                    the images too
+#: make test [ONLY=unit|training|cluster]        lint and all tests
+#: make bench                                    how fast: ratios measured in one run
+#: make doctor                                   check this machine
+#: Any of them takes NAME=.. for a cluster beside others.
+$(TARGETS): .venv/ready
+	@.venv/bin/slurmbed $@ $(MAKEOVERRIDES)
+
+.venv/ready: pyproject.toml scripts/venv
+	@scripts/venv

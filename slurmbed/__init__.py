@@ -1,0 +1,1 @@
+"""A real multi-node Slurm cluster in containers on one machine."""

@@ -1,0 +1,177 @@
+"""The command line: `slurmbed up NODES=8` and `make up NODES=8` are the same words."""
+
+import argparse
+import os
+import re
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from slurmbed import bench, doctor, testing, training
+from slurmbed.cluster import DEFAULT_NODES, USER, Cluster, Settings
+from slurmbed.errors import SlurmbedError, UsageError
+from slurmbed.host import MAX_NODES, whole_number
+from slurmbed.parse import Node
+
+console = Console(soft_wrap=not sys.stdout.isatty())
+errors = Console(stderr=True, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    errors.print(text, style="dim", markup=False, highlight=False)
+
+
+def up(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    show_nodes(cluster, cluster.up())
+    port = cluster.compose.port("login", 22)
+    console.print(
+        f"submit jobs: make train | a shell: make shell | ssh: ssh -p {port} {USER}@127.0.0.1", highlight=False
+    )
+
+
+def train(args: argparse.Namespace) -> None:
+    nodes = whole_number("NODES", args.nodes or DEFAULT_NODES, 1, MAX_NODES)
+    if args.steps:
+        whole_number("STEPS", args.steps, 1, 10**9)
+    if args.text and not os.access(args.text, os.R_OK):
+        raise UsageError(f"TEXT={args.text}: no such file, or not readable", "name a text file")
+    cluster = make_cluster(args, nodes=str(nodes))
+    if cluster.working_nodes() < nodes:
+        show_nodes(cluster, cluster.up())
+    training.train(cluster, console, nodes, args.steps, args.text)
+
+
+def status(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    cluster.require_running()
+    show_nodes(cluster, cluster.slurm.nodes())
+    console.print(cluster.slurm.runner(["squeue"]).check().stdout.rstrip(), markup=False, highlight=False)
+
+
+def shell(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    cluster.require_running()
+    options = ("--interactive", *(["--tty"] if sys.stdin.isatty() else []), "--workdir", "/workspace")
+    argv = cluster.compose.exec_argv("login", ["bash", "-l"], args.user or USER, options)
+    os.execvp(argv[0], argv)
+
+
+def logs(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    cluster.require()
+    words = ["logs", "--tail", "50", *(["--follow"] if args.follow else []), *([args.service] if args.service else [])]
+    shown = cluster.compose.by_name(*words, timeout=24 * 3600, capture=False)
+    if not shown.ok:
+        services = ", ".join(c.service for c in cluster.compose.containers())
+        raise UsageError(f"no logs of {args.service or cluster.name}", f"services: {services}")
+
+
+def scale(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    if not args.nodes:
+        raise UsageError("scale: to how many nodes?", "for example: make scale NODES=3")
+    cluster.check_words()
+    cluster.require_running()
+    show_nodes(cluster, cluster.up())
+
+
+def down(args: argparse.Namespace) -> None:
+    make_cluster(args).down()
+    console.print("stopped; jobs, accounting and home directories are kept: make up")
+
+
+def clean(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    cluster.require_engine()
+    cluster.clean()
+    console.print(f"removed the containers, volumes and network of {cluster.name}; workspace/ is as it was")
+
+
+def purge(args: argparse.Namespace) -> None:
+    cluster = make_cluster(args)
+    cluster.require_engine()
+    cluster.purge()
+    console.print("removed cluster and images; cached build steps go with: docker builder prune")
+
+
+def test(args: argparse.Namespace) -> None:
+    sys.exit(testing.test(args.only, say))
+
+
+COMMANDS = {
+    "up": (up, "start the cluster and wait until it is ready", "nodes cpus memory slurm torch ssh_port retain"),
+    "train": (train, "train a tensor-parallel model on the cluster", "nodes steps text cpus memory slurm torch retain"),
+    "status": (status, "nodes and jobs", ""),
+    "shell": (shell, "a shell on the login node", "user"),
+    "logs": (logs, "what the daemons say", "service follow"),
+    "scale": (scale, "grow or shrink the running cluster", "nodes"),
+    "down": (down, "stop the cluster; jobs, accounting and homes are kept", ""),
+    "clean": (clean, "remove its containers, volumes and network", ""),
+    "purge": (purge, "remove the images too", ""),
+    "test": (test, "lint and all tests", "only"),
+    "bench": (bench.main, "how fast: ratios measured in one run", ""),
+    "doctor": (doctor.main, "check this machine", ""),
+}
+OPTIONS = {
+    "nodes": "number of nodes (default: as many as there are, or 2)",
+    "cpus": "CPUs that each node offers (default: the host's, shared out)",
+    "memory": "memory of each node, like 2G (default: three quarters of the host's, shared out)",
+    "slurm": "version of Slurm: 24.11 (default) or 26.05",
+    "torch": "debian (default, CPU) or pypi (CUDA)",
+    "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
+    "retain": "1: keep what a failed start leaves",
+    "steps": "optimiser steps",
+    "text": "a text file to train on instead of Shakespeare",
+    "user": "alice (default), bob or root",
+    "service": "one service, like slurmctld or node-1",
+    "follow": "1: go on as new lines come",
+    "only": "unit, training or cluster",
+}
+
+
+def make_cluster(args: argparse.Namespace, **changed: str) -> Cluster:
+    given = {name: value for name in Settings.__dataclass_fields__ if (value := getattr(args, name, ""))}
+    return Cluster(Settings(**{**given, **changed}), say)
+
+
+def show_nodes(cluster: Cluster, nodes: list[Node]) -> None:
+    table = Table(title=f"cluster {cluster.name}")
+    for heading in ("node", "state", "CPUs", "memory"):
+        table.add_column(heading, justify="left" if heading in ("node", "state") else "right")
+    for node in nodes:
+        state = "+".join([node.state, *(flag for flag in node.flags if flag not in ("CLOUD", "DYNAMIC_NORM"))])
+        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB")
+    console.print(table)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slurmbed", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (function, text, options) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.set_defaults(function=function)
+        command.add_argument(
+            "--name", default=os.environ.get("SLURMBED_NAME", ""), help="the cluster's name (slurmbed)"
+        )
+        for option in options.split():
+            command.add_argument(f"--{option.replace('_', '-')}", default="", help=OPTIONS[option])
+    return parser
+
+
+def as_option(word: str) -> str:
+    """``NODES=8``, make's way, as ``--nodes=8``."""
+    match = re.fullmatch(r"([A-Z][A-Z_]*)=(.*)", word, re.DOTALL)
+    return f"--{match[1].lower().replace('_', '-')}={match[2]}" if match else word
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = build_parser().parse_args([as_option(word) for word in (sys.argv[1:] if argv is None else argv)])
+    try:
+        args.function(args)
+    except SlurmbedError as error:
+        errors.print(f"slurmbed {args.command}: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,132 @@
+"""What this machine has, and whether what the user asks for fits on it."""
+
+import json
+import os
+import re
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmbed.compose import Slice
+from slurmbed.errors import UsageError
+from slurmbed.parse import parse_memory
+from slurmbed.run import run
+
+SUITES = {"24.11": "trixie", "26.05": "sid"}
+"""Slurm version to the Debian suite that packages it."""
+
+MAX_NODES = 256
+MIB_PER_CPU = 64  # DefMemPerCPU in slurm.conf
+DISK_FOR_IMAGES = 5 * 1024  # MiB: base, layers, build cache
+DISK_FOR_CLUSTER = 512  # MiB: database, logs
+
+
+@dataclass(frozen=True)
+class Host:
+    """The engine's machine: cores, memory in MiB, free disk in MiB where the engine keeps its data (None: unknown)."""
+
+    cpus: int
+    memory: int
+    free_disk: int | None
+
+    @classmethod
+    def read(cls) -> "Host":
+        info = json.loads(run(["docker", "info", "--format", "{{json .}}"], timeout=30).check().stdout)
+        data = Path(info["DockerRootDir"])  # is in a virtual machine under Docker Desktop
+        free = shutil.disk_usage(data).free >> 20 if data.is_dir() else None
+        return cls(info["NCPU"], info["MemTotal"] >> 20, free)
+
+
+def whole_number(name: str, text: str | int, low: int, high: int) -> int:
+    if not re.fullmatch(r"\d+", str(text)) or not low <= int(text) <= high:
+        raise UsageError(
+            f"{name}={text}: not a whole number from {low} to {high}", f"for example: make up {name}={low}"
+        )
+    return int(text)
+
+
+def slice_for(host: Host, nodes: int, cpus: str | int = "", memory: str = "") -> Slice:
+    """An honest slice of the host for each of ``nodes`` nodes, or what the user asked for, checked.
+
+    More CPUs than the host has may be offered, to rehearse a larger machine; memory may not.
+
+    Raises:
+        UsageError: not a number, or more memory than the host has.
+    """
+    each_cpus = whole_number("CPUS", cpus, 1, 1024) if cpus else max(1, host.cpus // nodes)
+    usable = host.memory * 3 // 4
+    try:
+        each_memory = parse_memory(memory) if memory else usable // nodes
+    except ValueError as error:
+        raise UsageError(f"MEMORY={error}", "MEMORY is what each node gets") from None
+    if each_memory * nodes > host.memory:
+        raise UsageError(
+            f"MEMORY={memory} for each of {nodes} nodes is {each_memory * nodes} MiB; the host has {host.memory} MiB",
+            f"leave MEMORY out, or up to MEMORY={usable // nodes}M",
+        )
+    if each_memory < each_cpus * MIB_PER_CPU:
+        raise UsageError(
+            f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
+            "ask for fewer NODES or CPUS, or more MEMORY",
+        )
+    return Slice(each_cpus, each_memory, min(each_cpus, host.cpus))
+
+
+def suite(version: str) -> str:
+    if version not in SUITES:
+        raise UsageError(f"SLURM={version}: not a version known here", f"choose one of {', '.join(SUITES)}")
+    return SUITES[version]
+
+
+def check_name(name: str) -> str:
+    """The cluster's name, if Compose takes it as a project's."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", name):
+        raise UsageError(f"NAME={name}: not a cluster name", "use lower-case letters, digits, '-' and '_'")
+    return name
+
+
+def check_disk(host: Host, images_there: bool) -> None:
+    need = DISK_FOR_CLUSTER if images_there else DISK_FOR_IMAGES
+    if host.free_disk is not None and host.free_disk < need:
+        raise UsageError(
+            f"{host.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
+            "make room, for example with: docker system prune",
+        )
+
+
+def check_port(port: str) -> str:
+    """A port on the loopback interface that nobody listens on; "" (any free one) passes."""
+    if port:
+        number = whole_number("SSH_PORT", port, 1, 65535)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", number))
+            except OSError as error:
+                raise UsageError(
+                    f"SSH_PORT={port}: {error.strerror}", "leave SSH_PORT out, and a free port is chosen"
+                ) from None
+    return port
+
+
+def job_uid(workspace: Path) -> int:
+    """The uid that jobs run as, so that what they write is the user's: of sudo's caller, of this process, or, for
+    root, of the workspace's owner (1000 if that is root too: jobs never run as root)."""
+    candidates = (int(os.environ.get("SUDO_UID", 0)), os.getuid(), workspace.stat().st_uid, 1000)
+    return next(uid for uid in candidates if uid)
+
+
+def ca_bundle() -> str:
+    """The host's CA bundle, or /dev/null."""
+    named = (os.environ.get(name) for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"))
+    for path in (*named, "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem"):
+        if path and Path(path).is_file():
+            return path
+    return "/dev/null"
+
+
+def ssh_public_key() -> str:
+    """The user's public key, for ssh into the login node; "" if there is none."""
+    keys = sorted(Path("~/.ssh").expanduser().glob("id_*.pub"))
+    return keys[0].read_text().strip() if keys else ""

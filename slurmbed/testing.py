@@ -1,0 +1,40 @@
+"""`make test`: lint and unit tests here, training tests in the node image, cluster tests on their own clusters."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from slurmbed.cluster import Cluster, Settings
+from slurmbed.compose import ROOT
+from slurmbed.errors import UsageError
+from slurmbed.run import run
+
+SUITES = ("unit", "training", "cluster")
+LIMIT = 3600  # seconds for one suite
+
+
+def test(only: str, say: Callable[[str], None]) -> int:
+    """Run all suites, or ``only`` one; the exit status is the first failure's.
+
+    Raises:
+        UsageError: no such suite.
+    """
+    if only and only not in SUITES:
+        raise UsageError(f"ONLY={only}: no such tests", f"choose one of {', '.join(SUITES)}")
+    failed = 0
+    for name in [only] if only else SUITES:
+        say(f"---- {name} tests ----")
+        failed = failed or run(command(name, say), timeout=LIMIT, capture=False).returncode
+    return failed
+
+
+def command(name: str, say: Callable[[str], None]) -> list[str]:
+    if name != "training":
+        return [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
+    image = Cluster(Settings(name="slurmbed-test"), say).ready_image()
+    return [
+        *("docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "512m"),
+        *("--user", f"{os.getuid() or 1000}", "--volume", f"{ROOT}:/src:ro", "--workdir", "/src"),
+        *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", image),
+        *("python3", "-m", "pytest", "-p", "no:cacheprovider", "tests/training"),
+    ]

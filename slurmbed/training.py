@@ -1,0 +1,171 @@
+"""`make train`: submit the tensor-parallel job as the user, follow it, and say what it showed."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from slurmbed import parse, slurm
+from slurmbed.cluster import WORKSPACE, Cluster
+from slurmbed.errors import UsageError, WaitTimeout
+from slurmbed.report import write_report
+from slurmbed.run import run
+
+POLL = 0.5  # seconds between two looks at a job
+LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
+
+
+def prepare_text(file: str) -> dict:
+    """The record of the text that workspace/data.py made ready; ``file`` in its JSON is a path in the workspace."""
+    words = ["--text", file] if file else []
+    done = run([sys.executable, str(WORKSPACE / "data.py"), *words], timeout=300)
+    if not done.ok:
+        raise UsageError(done.stderr.strip().splitlines()[-1], "name a text with TEXT=file")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class Run:
+    """One job's files in the workspace, seen from the host."""
+
+    def __init__(self, job_id: str):
+        self.job_id = job_id
+        self.folder = WORKSPACE / "runs" / job_id
+        self.log_file = WORKSPACE / "runs" / f"{job_id}.log"
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def metrics(self) -> list[dict]:
+        """Whole lines of metrics.jsonl; the last may be half written."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def summary(self) -> dict:
+        return json.loads((self.folder / "summary.json").read_text())
+
+
+def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str) -> Path:
+    """Prepare, submit, follow, prove, report; returns the report's path.
+
+    Raises:
+        JobFailed: with state, exit code and last log lines.
+        PlacementError: the log and Slurm disagree on where ranks ran.
+    """
+    record = prepare_text(text)
+    console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
+    words = ["--text", str(Path(record["file"]).relative_to(WORKSPACE)), *(["--steps", steps] if steps else [])]
+    job_id = cluster.slurm.submit(f"--nodes={nodes}", "jobs/tp.sbatch", *words)
+    files = Run(job_id)
+    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/tp.sbatch {' '.join(words)}")
+    try:
+        job, layout = follow(cluster.slurm, files, console)
+    except KeyboardInterrupt:
+        leave_or_cancel(cluster.slurm, job_id, console)
+        raise
+    if job.state != "COMPLETED":
+        raise slurm.failure(job, files.log())
+    placed = slurm.placement(parse.parse_ranks(files.log()), layout or cluster.slurm.accounted_layout(job_id), job_id)
+    slurm.require_separate_nodes(placed)
+    show(console, files.summary(), placed)
+    path = write_report(files.folder, files.summary(), files.metrics(), placed, cluster.settings.name)
+    console.print(f"report: {path}", soft_wrap=True)
+    return path
+
+
+def follow(client: slurm.Slurm, files: Run, console: Console) -> tuple[parse.Job, dict[int, str]]:
+    """The job once it is over, and where slurmctld laid out its ranks; draws progress meanwhile."""
+    layout: dict[int, str] = {}
+    deadline = time.monotonic() + LONGEST
+    with Follower(console) as follower:
+        while True:
+            job = client.job(files.job_id)
+            follower.update(job, files.metrics())
+            if job.is_over:
+                return job, layout
+            if job.state == "RUNNING" and not layout:
+                layout = client.layout(files.job_id)
+            if time.monotonic() > deadline:
+                raise WaitTimeout(f"job {files.job_id} is still {job.state} after {LONGEST} s")
+            time.sleep(POLL)
+
+
+class Follower:
+    """A progress bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.shown: str | int = ""
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self.task = self.bar.add_task("waiting", total=None)
+
+    def __enter__(self) -> "Follower":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, job: parse.Job, metrics: list[dict]) -> None:
+        if not metrics:
+            state = f"job {job.id}: {job.state}" + (f" ({job.reason})" if job.state == "PENDING" else "")
+            self.bar.update(self.task, description=state)
+            self.line(state, state)
+            return
+        last = metrics[-1]
+        evaluated = [line["val_loss"] for line in metrics if line["val_loss"] is not None]
+        what = (
+            f"train {last['train_loss']:.3f}  val {evaluated[-1]:.3f}"
+            if evaluated
+            else f"train {last['train_loss']:.3f}"
+        )
+        self.bar.update(self.task, description=what, completed=last["step"], total=last["steps"])
+        if last["val_loss"] is not None:
+            self.line(
+                last["step"], f"step {last['step']}/{last['steps']}  {what}  {last['tokens_per_s']:,.0f} tokens/s"
+            )
+
+    def line(self, key: str | int, text: str) -> None:
+        if key != self.shown and not self.console.is_terminal:
+            self.shown = key
+            self.console.print(text, highlight=False)
+
+
+def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
+    """After Ctrl-C: ask what becomes of the job. Where nobody can answer it is left running."""
+    answer = ""
+    if console.is_terminal and sys.stdin.isatty():
+        try:
+            answer = console.input(f"\njob {job_id} is still running: [b]c[/b]ancel it, or [b]l[/b]eave it (l)? ")
+        except (EOFError, KeyboardInterrupt):
+            answer = ""
+    if answer.strip().lower().startswith("c"):
+        client.cancel(job_id)
+        console.print(f"cancelled job {job_id}")
+    else:
+        console.print(f"job {job_id} goes on; follow it in workspace/runs/{job_id}.log, end it with: scancel {job_id}")
+
+
+def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
+    """Placement, losses, sample."""
+    table = Table(title="where the ranks ran: the log and Slurm agree")
+    for heading in ("rank", "node (log)", "node (Slurm)", "what it holds"):
+        table.add_column(heading)
+    for item in placed:
+        table.add_row(str(item.rank.rank), item.rank.host, item.slurm_node, item.rank.shard)
+    console.print(table)
+    text = summary["text"]["name"]
+    console.print(
+        f"{summary['steps']} steps on {text}: train loss {summary['train_loss']:.3f}, "
+        f"validation loss {summary['val_loss']:.3f}, {summary['tokens_per_s']:,.0f} tokens/s, "
+        f"{summary['communication_share']:.0%} of the time in communication",
+        highlight=False,
+    )
+    console.rule("sample")
+    console.print(summary["sample"], markup=False, highlight=False)
+    console.rule()

@@ -1,0 +1,44 @@
+"""Bounded waiting for a condition."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from slurmbed.errors import WaitTimeout
+
+T = TypeVar("T")
+
+
+class Pending(Exception):
+    """Raised by a check that does not hold yet; its text is the status that a timeout reports."""
+
+
+def wait_until(
+    check: Callable[[], T],
+    *,
+    what: str,
+    timeout: float,
+    interval: float = 0.2,
+    hint: str = "",
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Call ``check`` until it returns instead of raising Pending, and return what it returned.
+
+    Args:
+        what: the condition in words, for the error.
+        timeout: seconds; the check is made at least once.
+        interval: seconds between two checks.
+        clock, sleep: for tests.
+
+    Raises:
+        WaitTimeout: with the last status. Any other exception of ``check`` passes through at once.
+    """
+    deadline = clock() + timeout
+    while True:
+        try:
+            return check()
+        except Pending as pending:
+            if clock() >= deadline:
+                raise WaitTimeout(f"{what}: not after {timeout:g} s; last status: {pending}", hint) from None
+        sleep(interval)
