@@ -1,0 +1,112 @@
+"""Every knob of a run, in one place. Each is a flag, `batch_size` is `--batch-size`: `python3 train.py --help`."""
+
+import argparse
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def knob(default, help, choices=None):
+    """A field of Config that carries what argparse needs."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Config:
+    # How the work is divided.
+    parallel: str = knob("none", "none: one process; tp: tensor parallelism over all ranks", ("none", "tp"))
+
+    # The model: nanoGPT's size for a CPU.
+    layers: int = knob(4, "transformer blocks")
+    heads: int = knob(4, "attention heads; tp needs a multiple of the world size")
+    channels: int = knob(128, "width of the residual stream; a multiple of the heads")
+    block_size: int = knob(64, "characters of context")
+
+    # The text.
+    text: str = knob("", "a text file to train on (default: the text that data.py prepared)")
+
+    # The optimiser: AdamW, linear warm-up, then a cosine down to a tenth of the learning rate.
+    steps: int = knob(450, "optimiser steps")
+    batch_size: int = knob(24, "sequences of block-size characters in a step, over all ranks")
+    lr: float = knob(6e-3, "highest learning rate")
+    warmup: int = knob(50, "steps of linear warm-up")
+    weight_decay: float = knob(0.1, "decay of matrices; biases and norms have none")
+    beta2: float = knob(0.99, "AdamW's second beta; below the usual 0.999 because a batch has few tokens")
+    clip: float = knob(1.0, "largest gradient norm")
+
+    # What a run writes, and when.
+    log_every: int = knob(10, "steps between log lines")
+    eval_every: int = knob(100, "steps between evaluations of the whole validation text")
+    eval_batch_size: int = knob(248, "sequences in a batch of the evaluation")
+    checkpoint_every: int = knob(250, "steps between checkpoints")
+    sample_length: int = knob(400, "characters to generate at the end")
+    run_dir: str = knob("", "folder for what the run writes (default: runs/$SLURM_JOB_ID, or runs/local)")
+    resume: str = knob("", "checkpoint.pt to continue from")
+
+    # The machine.
+    seed: int = knob(1337, "decides the initial weights and every batch")
+    dtype: str = knob("float32", "type of weights and activations", ("float32", "float64"))
+    threads: int = knob(0, "threads of a rank (0: OMP_NUM_THREADS, else every core)")
+    timeout: int = knob(300, "seconds after which a rank that waits for another gives up")
+
+    def __post_init__(self):
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{flag(name)} must be at least {least}, got {getattr(self, name)}")
+        for each in fields(self):
+            allowed = each.metadata["choices"]
+            if allowed and getattr(self, each.name) not in allowed:
+                raise ValueError(
+                    f"{flag(each.name)} must be one of {', '.join(allowed)}, got {getattr(self, each.name)}"
+                )
+        if self.channels % self.heads:
+            raise ValueError(f"--channels {self.channels} is not a multiple of --heads {self.heads}")
+        if self.channels // self.heads % 2:
+            each = f"{self.channels // self.heads} channels a head, an odd number"
+            raise ValueError(
+                f"--channels {self.channels} over --heads {self.heads} is {each}: rotary positions need pairs"
+            )
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"--lr must be above 0 and finite, got {self.lr}")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"--beta2 must be in [0, 1), got {self.beta2}")
+
+    def run_path(self):
+        """The folder for what the run writes."""
+        return Path(self.run_dir) if self.run_dir else HERE / "runs" / os.environ.get("SLURM_JOB_ID", "local")
+
+
+# The smallest value that makes sense, by field.
+LEAST = {
+    **dict.fromkeys(("layers", "heads", "channels", "steps", "batch_size", "eval_batch_size", "timeout"), 1),
+    **dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 1),
+    **dict.fromkeys(("warmup", "weight_decay", "sample_length", "seed", "threads"), 0),
+    "block_size": 2,
+    "clip": 1e-9,
+}
+
+
+def flag(name):
+    return "--" + name.replace("_", "-")
+
+
+def parse(arguments=None):
+    """Config from the command line. ValueError says which knob is wrong and why."""
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        description="Train a small GPT on a text, character by character.",
+        epilog="On Slurm: sbatch jobs/tp.sbatch [flags]. On one machine: python3 train.py [flags].",
+    )
+    for each in fields(Config):
+        shown = "" if each.default == "" else f" (default: {each.default})"
+        parser.add_argument(
+            flag(each.name),
+            type=each.type,
+            default=each.default,
+            choices=each.metadata["choices"],
+            metavar=None if each.metadata["choices"] else each.type.__name__.upper(),
+            help=each.metadata["help"] + shown,
+        )
+    return Config(**vars(parser.parse_args(arguments)))

@@ -1,0 +1,82 @@
+"""What a run leaves behind: lines to read, metrics.jsonl to follow and plot, summary.json to keep. Rank 0 writes."""
+
+import json
+import time
+
+import communication
+
+
+class Journal:
+    """Adds up what happens between two log lines.
+
+    Throughput and the share of communication are of training steps alone; `elapsed_s` includes evaluation and saving.
+    """
+
+    def __init__(self, folder, config, write, first_step):
+        self.folder, self.metrics = folder, folder / "metrics.jsonl"
+        self.config, self.write = config, write
+        self.started = time.perf_counter()
+        self.total = {"tokens": 0, "train_s": 0.0, "communication_s": 0.0}
+        self.losses, self.recent = [], dict(self.total)
+        if write:
+            self.keep_until(first_step)
+
+    def keep_until(self, step):
+        """Drop the lines that a resumed run writes again, all of them if it starts anew."""
+        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        whole = [line for line in lines if line.endswith("}")]
+        self.metrics.write_text("".join(f"{line}\n" for line in whole if json.loads(line)["step"] <= step))
+
+    def stepped(self, loss, tokens, train_s, communication_s):
+        """Count an optimiser step."""
+        self.losses.append(loss)
+        for name, amount in (("tokens", tokens), ("train_s", train_s), ("communication_s", communication_s)):
+            self.recent[name] += amount
+            self.total[name] += amount
+
+    def log(self, step, val_loss):
+        """A line on stdout and one in metrics.jsonl for the steps since the last; returns their mean training loss."""
+        train_loss = sum(self.losses) / len(self.losses)
+        rate = self.recent["tokens"] / self.recent["train_s"]
+        share = self.recent["communication_s"] / self.recent["train_s"]
+        steps = self.config.steps
+        if self.write:
+            validation = f"val {val_loss:.4f}" if val_loss is not None else " " * 10
+            print(
+                f"step {step:>{len(str(steps))}}/{steps}  train {train_loss:.4f}  {validation}  "
+                f"{rate:>7,.0f} tokens/s  communication {share:3.0%}",
+                flush=True,
+            )
+            line = {
+                "step": step,
+                "steps": steps,
+                "train_loss": train_loss,
+                "val_loss": val_loss,
+                "tokens_per_s": rate,
+                "communication_s": self.recent["communication_s"],
+                "elapsed_s": time.perf_counter() - self.started,
+            }
+            with self.metrics.open("a") as metrics:
+                metrics.write(json.dumps(line) + "\n")
+        self.losses, self.recent = [], dict.fromkeys(self.recent, 0)
+        return train_loss
+
+    def figures(self):
+        """Throughput of the whole run."""
+        return {
+            "tokens_per_s": self.total["tokens"] / self.total["train_s"],
+            "communication_share": self.total["communication_s"] / self.total["train_s"],
+            "communication_s": self.total["communication_s"],
+            "elapsed_s": time.perf_counter() - self.started,
+        }
+
+    def summarise(self, **summary):
+        """Write summary.json, whole or not at all."""
+        temporary = self.folder / ".summary.json"
+        temporary.write_text(json.dumps(summary, indent=2) + "\n")
+        temporary.replace(self.folder / "summary.json")
+
+
+def communicated():
+    """Seconds in collectives so far, and how many of each kind."""
+    return sum(communication.seconds.values()), communication.calls.copy()
