@@ -1,0 +1,116 @@
+"""Texts and batches."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import data
+from batches import TextData
+from config import Config
+from conftest import WORKSPACE
+
+CONTENT = "To be, or not to be, that is the question:\n" * 40
+
+
+@pytest.fixture
+def batches():
+    return TextData(CONTENT, "".join(sorted(set(CONTENT))), Config(block_size=16, batch_size=4, eval_batch_size=3))
+
+
+def test_vocabulary(batches):
+    assert batches.decode(batches.encode(CONTENT)) == CONTENT
+    assert batches.symbols == "".join(sorted(set(CONTENT)))
+    with pytest.raises(ValueError, match="character 'z' is not among"):
+        batches.encode("z")
+
+
+def test_split(batches):
+    assert len(batches.train) == int(0.9 * len(CONTENT))
+    assert batches.decode(torch.cat((batches.train, batches.validation)).tolist()) == CONTENT
+
+
+def test_a_batch_depends_on_seed_and_step_only(batches):
+    again = TextData(CONTENT, batches.symbols, batches.config)
+    again.batch(1)
+    tokens, targets = batches.batch(5)
+    assert tokens.shape == targets.shape == (4, 16)
+    assert torch.equal(tokens, again.batch(5)[0])
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+    assert not torch.equal(tokens, batches.batch(6)[0])
+    other = TextData(CONTENT, batches.symbols, Config(block_size=16, batch_size=4, seed=1))
+    assert not torch.equal(tokens, other.batch(5)[0])
+
+
+def test_validation_is_the_whole_text(batches):
+    pairs = list(batches.validation_batches())
+    tokens = torch.cat([tokens.flatten() for tokens, _ in pairs])
+    targets = torch.cat([targets.flatten() for _, targets in pairs])
+    assert torch.equal(tokens, batches.validation[:-1])
+    assert torch.equal(targets, batches.validation[1:])
+    assert len(targets) % 16, "no smaller batch at the end: choose another length for this test"
+
+
+def test_prepare_keeps_a_file_with_its_record(tmp_path):
+    file = tmp_path / "hamlet.txt"
+    file.write_text(CONTENT)
+    data.prepare(str(file), tmp_path / "data")
+    record = json.loads((tmp_path / "data" / "hamlet.json").read_text())
+    assert record == {
+        "name": "hamlet",
+        "source": str(file),
+        "sha256": hashlib.sha256(CONTENT.encode()).hexdigest(),
+        "characters": len(CONTENT),
+        "symbols": len(set(CONTENT)),
+    }
+    assert data.load(str(tmp_path / "data" / "hamlet.txt")).source == str(file)
+    (tmp_path / "data" / "hamlet.txt").write_text(CONTENT * 2)
+    assert data.load(str(tmp_path / "data" / "hamlet.txt")).source == str(tmp_path / "data" / "hamlet.txt")
+
+
+def test_sources_are_tried_in_order_once(tmp_path, monkeypatch):
+    def fails():
+        raise OSError("no route")
+
+    def works():
+        return data.Text("second", "somewhere", CONTENT)
+
+    monkeypatch.setattr(data, "SOURCES", {"first": fails, "second": works})
+    assert data.prepare(folder=tmp_path).name == "second"
+    monkeypatch.setattr(data, "SOURCES", {"first": fails, "second": fails})
+    assert data.prepare(folder=tmp_path).source == "somewhere"
+    with pytest.raises(ValueError, match=r"(?s)first: no route.*--text FILE"):
+        data.prepare(folder=tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"python3 data\.py"):
+        data.load(folder=tmp_path / "empty")
+
+
+def test_checksum():
+    with pytest.raises(ValueError, match=r"somewhere has sha256 .*, expected 0"):
+        data.checked(data.Text("a", "somewhere", CONTENT), "0")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "has 0 characters"), (b"abc", "has 3 characters"), (b"\xff" * 2000, "is not UTF-8 text")],
+)
+def test_files_that_are_no_text(tmp_path, content, message):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        data.load(str(tmp_path / "a.txt"))
+
+
+def test_markdown_of_a_play_becomes_dialogue():
+    markdown = (
+        "# Play\n\n## ACT I\n\n_Enter ROMEO, and\nothers_\n\n**ROMEO**  \n_\\[Aside]_  \nAy me!  \nSad hours.\n\n"
+        "_Exit_\n\n**First Citizen**  \nSpeak.\n"
+    )
+    assert data.dialogue(markdown) == "ROMEO:\nAy me!\nSad hours.\n\nFirst Citizen:\nSpeak.\n"
+
+
+def test_preparation_needs_no_torch():
+    program = "import sys; sys.modules['torch'] = None; import data"
+    subprocess.run([sys.executable, "-c", program], cwd=WORKSPACE, check=True, timeout=30)

@@ -1,0 +1,61 @@
+"""The environment of launchers and of Slurm, read into ranks."""
+
+import re
+
+import pytest
+
+import env
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
+SRUN = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURMD_NODENAME": "node-2",
+    "MASTER_ADDR": "node-1",
+    "MASTER_PORT": "20007",
+}
+
+
+def test_nothing_is_one_process():
+    read = env.read({})
+    assert (read.rank, read.world_size, read.local_rank, read.job_id) == (0, 1, 0, None)
+
+
+def test_torchrun():
+    read = env.read(TORCHRUN)
+    assert (read.rank, read.world_size, read.local_rank) == (3, 4, 1)
+    assert (read.master_addr, read.master_port) == ("node-1", 29500)
+
+
+def test_srun():
+    read = env.read(SRUN)
+    assert (read.rank, read.world_size, read.local_rank) == (1, 2, 0)
+    record = read.record("heads 2-3 of 4")
+    assert record["slurmd_nodename"] == "node-2"
+    assert record["job_id"] == "7"
+    assert record["shard"] == "heads 2-3 of 4"
+
+
+def test_torchrun_inside_srun():
+    assert env.read(SRUN | TORCHRUN).rank == 3
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (TORCHRUN | {"RANK": "4"}, "rank 4 is not in a world of 4"),
+        (TORCHRUN | {"LOCAL_RANK": "4"}, "local rank 4 is not in a world of 4"),
+        (TORCHRUN | {"WORLD_SIZE": "four"}, "WORLD_SIZE must be a number, got 'four'"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set, but torchrun needs it"),
+        (SRUN | {"MASTER_ADDR": ""}, "MASTER_ADDR is not set: 2 ranks"),
+        ({k: v for k, v in SRUN.items() if k != "MASTER_PORT"}, "MASTER_PORT is not set"),
+        ({k: v for k, v in SRUN.items() if k != "SLURM_NTASKS"}, "SLURM_NTASKS is not set, but srun needs it"),
+        ({k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}, "2 tasks, but 1 process was started, without srun"),
+    ],
+)
+def test_mistakes(environ, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        env.read(environ)

@@ -1,0 +1,91 @@
+"""Tensor parallelism against the whole model: four checks, and five defects that they must find."""
+
+import pytest
+import torch
+
+import none
+from defects import DEFECTS
+from measure import CLIP, DTYPES, LAYERS, measure, measure_all
+from processes import spawn
+
+# Largest errors, relative to the greatest value (of all gradients; of each parameter). They allow for sums in another
+# order; `test_a_defect_is_caught` shows that a defect exceeds them 10 times at least.
+TOLERANCE = {
+    "float64": {"loss": 1e-13, "gradients": 1e-13, "parameters": 1e-11},
+    "float32": {"loss": 1e-5, "gradients": 1e-5, "parameters": 5e-4},
+}
+
+# Defect -> the checks that must find it, and those that must not: what they say tells one defect from another.
+CAUGHT_BY = {
+    "f missing": ({"gradients", "parameters", "replicas"}, {"loss"}),
+    "g reduces in backward": ({"gradients", "parameters"}, {"loss", "replicas"}),
+    "row bias before the reduce": ({"loss", "gradients", "parameters"}, {"replicas"}),
+    "clip by the local norm": ({"replicas"}, {"loss", "gradients"}),
+    "padding not masked": ({"loss", "gradients", "parameters"}, {"replicas"}),
+}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return {dtype: measure(none, dtype) for dtype in DTYPES}
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def ranks(request, tmp_path_factory):
+    """What each rank measured, by (defect, dtype)."""
+    return spawn(measure_all, request.param, tmp_path_factory.mktemp("ranks"))
+
+
+def worst(found, expected, scale=None):
+    """The largest error over all tensors, relative to `scale`, or to the greatest value of each tensor."""
+    assert found.keys() == expected.keys()
+    return max(
+        ((found[name] - tensor).abs().max() / (scale or tensor.abs().max())).item() for name, tensor in expected.items()
+    )
+
+
+def errors(ranks, whole, defect, dtype):
+    """Check -> error, the worst of all ranks. Replicas: the largest difference to rank 0."""
+    expected = whole[dtype]
+    found = [rank[defect, dtype] for rank in ranks]
+    assert expected["norm"] > CLIP, "the gradient is not clipped, so this tests no clipping"
+    assert found[0]["replicas"]
+    # A gradient may be 0 but for rounding (a key's bias has that): measure it by the greatest of all.
+    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
+    return {
+        "loss": max(abs(rank["loss"] / expected["loss"] - 1).item() for rank in found),
+        "gradients": max(worst(rank["gradients"], expected["gradients"], greatest) for rank in found),
+        "parameters": max(worst(rank["parameters"], expected["parameters"]) for rank in found),
+        "replicas": max(worst(rank["replicas"], found[0]["replicas"]) for rank in found),
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_four_checks(ranks, whole, dtype):
+    found = errors(ranks, whole, None, dtype)
+    for check, tolerance in TOLERANCE[dtype].items():
+        assert found[check] <= tolerance, f"{check} differ by {found[check]:.1e}, allowed {tolerance:.0e}"
+    assert found["replicas"] == 0, "replicated parameters must be equal to the bit"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_norm_is_that_of_the_whole_model(ranks, whole, dtype):
+    for rank in ranks:
+        torch.testing.assert_close(rank[None, dtype]["norm"], whole[dtype]["norm"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_caught(ranks, whole, defect, dtype):
+    found = errors(ranks, whole, defect, dtype)
+    finds, does_not = CAUGHT_BY[defect]
+    for check in finds:
+        assert found[check] > 10 * TOLERANCE[dtype].get(check, 0), f"{check} did not find it: {found}"
+    for check in does_not:
+        assert found[check] <= TOLERANCE[dtype].get(check, 0), f"{check} should be unharmed: {found}"
+
+
+def test_collectives(ranks):
+    for rank in ranks:
+        calls = rank[None, "float32"]["calls"]
+        assert calls == {"forward": 2 * LAYERS + 4, "backward": 2 * LAYERS + 1, "gradient_norm": 1}

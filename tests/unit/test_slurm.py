@@ -1,0 +1,112 @@
+"""Slurm's client over a runner that answers from a script, and the comparison of placements."""
+
+import pytest
+
+from slurmbed import slurm
+from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError, WaitTimeout
+from slurmbed.parse import Job, Rank
+from slurmbed.run import Result
+
+JOB = "JobId=7 JobName=tp JobState={} Reason=None ExitCode={} NodeList=node-[1-2] StdOut=/workspace/runs/7.log"
+SACCT = "JobID|JobName|User|State|ExitCode|NNodes|NTasks|NodeList|ElapsedRaw\n"
+
+
+class Script:
+    """Answers each command by its first word; a list is used up answer by answer, the last one stays."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __call__(self, argv):
+        self.calls.append(list(argv))
+        answer = self.answers[argv[0]]
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        code, out = answer if isinstance(answer, tuple) else (0, answer)
+        return Result(tuple(argv), code, out, "", 0.0)
+
+
+def test_submit_returns_the_job_id_and_passes_words_on():
+    runner = Script(sbatch="12;cluster\n")
+    assert slurm.Slurm(runner).submit("--nodes=2", "job.sbatch", "--steps", "5") == "12"
+    assert runner.calls == [["sbatch", "--parsable", "--nodes=2", "job.sbatch", "--steps", "5"]]
+
+
+def test_a_refused_submission_shows_sbatchs_words():
+    with pytest.raises(CommandError, match="Node count specification invalid"):
+        slurm.Slurm(Script(sbatch=(1, "sbatch: error: Node count specification invalid"))).submit("x")
+
+
+def test_wait_goes_through_requeue_to_the_end():
+    states = [JOB.format(state, "0:0") for state in ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "COMPLETED")]
+    assert slurm.Slurm(Script(scontrol=states)).wait("7", timeout=30).state == "COMPLETED"
+
+
+def test_wait_is_bounded_and_says_the_last_state():
+    with pytest.raises(WaitTimeout, match=r"job 7: not after 0 s; last status: PENDING"):
+        slurm.Slurm(Script(scontrol=JOB.format("PENDING", "0:0"))).wait("7", timeout=0)
+
+
+def test_a_failed_job_is_told_with_state_exit_code_and_log():
+    client = slurm.Slurm(Script(scontrol=JOB.format("FAILED", "3:0")))
+    with pytest.raises(
+        JobFailed, match=r"job 7 ended FAILED, exit code 3:0\n    boom\nwhole log: /workspace/runs/7.log"
+    ):
+        client.wait_completed("7", timeout=5, log=lambda: "boom\n")
+
+
+def test_a_job_that_slurmctld_forgot_comes_from_accounting():
+    rows = SACCT + "7|tp|alice|CANCELLED by 1000|0:15|2||node-[1-2]|5\n"
+    job = slurm.Slurm(Script(scontrol=(1, "slurm_load_jobs error: Invalid job id specified"), sacct=rows)).job("7")
+    assert job == Job("7", "tp", "CANCELLED", "", "0:15", "node-[1-2]", "")
+
+
+def test_an_unknown_job():
+    client = slurm.Slurm(Script(scontrol=(1, "slurm_load_jobs error: Invalid job id specified"), sacct=SACCT))
+    with pytest.raises(SlurmbedError, match="no job 7"):
+        client.job("7")
+
+
+def test_accounted_layout_is_in_blocks_of_the_last_run():
+    rows = SACCT + "7.0|x||NODE_FAIL|1:0|1|3|node-9|1\n7.0|x||COMPLETED|0:0|2|3|node-[1-2]|1\n"
+    client = slurm.Slurm(Script(sacct=rows, scontrol="node-1\nnode-2\n"))
+    assert client.accounted_layout("7") == {0: "node-1", 1: "node-1", 2: "node-2"}
+
+
+def ranks(*hosts: str, job_id: str = "7", world: int = 2) -> list[Rank]:
+    return [Rank(i, world, 0, host, host, job_id, "") for i, host in enumerate(hosts)]
+
+
+LAYOUT = {0: "node-1", 1: "node-2"}
+
+
+def test_placement_when_log_and_slurm_agree():
+    placed = slurm.placement(ranks("node-1", "node-2"), LAYOUT, "7")
+    assert [(item.rank.rank, item.slurm_node) for item in placed] == [(0, "node-1"), (1, "node-2")]
+    slurm.require_separate_nodes(placed)
+
+
+@pytest.mark.parametrize(
+    ("found", "layout", "reason"),
+    [
+        (ranks("node-2", "node-1"), LAYOUT, "rank 0 says host node-2, node node-2; Slurm says node-1"),
+        (ranks("node-1", "node-1"), LAYOUT, "rank 1 says host node-1, node node-1; Slurm says node-2"),
+        (ranks("node-1"), LAYOUT, r"the log has ranks \[0\], Slurm has \[0, 1\]"),
+        (ranks("node-1", "node-2", world=1), LAYOUT, "rank 0 sees a world of 1, Slurm started 2 tasks"),
+        (ranks("node-1", "node-2", job_id="6"), LAYOUT, "rank 0 is of job 6, not 7"),
+        ([], {}, None),
+        ([], LAYOUT, r"the log has ranks \[\]"),
+    ],
+)
+def test_placement_when_they_do_not(found, layout, reason):
+    if reason is None:
+        assert slurm.placement(found, layout, "7") == []
+        return
+    with pytest.raises(PlacementError, match=reason):
+        slurm.placement(found, layout, "7")
+
+
+def test_ranks_on_one_node_are_not_on_separate_nodes():
+    placed = slurm.placement(ranks("node-1", "node-1"), {0: "node-1", 1: "node-1"}, "7")
+    with pytest.raises(PlacementError, match="2 ranks on node-1"):
+        slurm.require_separate_nodes(placed)
