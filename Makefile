@@ -7,7 +7,7 @@ help: ## print this
 
 #: make train [NODES=2] [STEPS=..] [TEXT=file]   from nothing to a model trained on the cluster, and its report
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
-#:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [RETAIN=1]
+#:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node
 #: make logs [SERVICE=slurmctld] [FOLLOW=1]      what the daemons say

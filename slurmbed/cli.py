@@ -100,9 +100,10 @@ def test(args: argparse.Namespace) -> None:
     sys.exit(testing.test(args.only, say))
 
 
+SHAPE = "nodes cpus memory slurm torch retain"
 COMMANDS = {
-    "up": (up, "start the cluster and wait until it is ready", "nodes cpus memory slurm torch ssh_port retain"),
-    "train": (train, "train a tensor-parallel model on the cluster", "nodes steps text cpus memory slurm torch retain"),
+    "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} ssh_port workspace"),
+    "train": (train, "train a tensor-parallel model on the cluster", f"{SHAPE} steps text"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),
@@ -124,6 +125,7 @@ OPTIONS = {
     "retain": "1: keep what a failed start leaves",
     "steps": "optimiser steps",
     "text": "a text file to train on instead of Shakespeare",
+    "workspace": "folder of the host that nodes see as /workspace (default: the project's workspace/)",
     "user": "alice (default), bob or root",
     "service": "one service, like slurmctld or node-1",
     "follow": "1: go on as new lines come",

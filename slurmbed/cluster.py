@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose, Slice
@@ -14,7 +15,7 @@ from slurmbed.slurm import Slurm
 from slurmbed.wait import Pending, wait_until
 
 USER = "alice"
-WORKSPACE = ROOT / "workspace"
+WORKSPACE = ROOT / "workspace"  # what nodes see as /workspace, unless told otherwise
 SERVICES = ("db", "slurmdbd", "slurmctld", "login")
 IMAGE_KINDS = ("db", "control", "node")
 WORKING_STATES = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
@@ -34,6 +35,7 @@ class Settings:
     torch: str = ""
     ssh_port: str = ""
     retain: str = ""
+    workspace: str = ""
 
 
 def silent(_: str) -> None:
@@ -133,6 +135,19 @@ class Cluster:
         """Slurm, as the unprivileged user on the login node."""
         return Slurm(self.as_user(USER))
 
+    @cached_property
+    def workspace(self) -> Path:
+        """The folder of the host that is /workspace in the cluster: as asked, as it is, or the project's own."""
+        if self.settings.workspace:
+            path = Path(self.settings.workspace).resolve()
+            if not path.is_dir():
+                raise UsageError(f"WORKSPACE={self.settings.workspace}: not a folder", "name the folder of your jobs")
+            return path
+        if any(c.service == "login" for c in self.compose.containers()):
+            mounts = self.compose.inspect("login")["Mounts"]
+            return next(Path(mount["Source"]) for mount in mounts if mount["Destination"] == "/workspace")
+        return WORKSPACE
+
     def as_user(self, user: str) -> Callable[[Sequence[str]], Result]:
         options = ("--workdir", "/workspace")
         return lambda words: run(self.compose.exec_argv("login", words, user, options), timeout=120)
@@ -203,6 +218,7 @@ class Cluster:
             slurm=self.settings.slurm or version,
             torch=self.settings.torch or torch,
             ssh_port=self.settings.ssh_port or port,
+            workspace=self.workspace,
         )
 
     def build(self, plan: "Plan") -> None:
@@ -323,6 +339,7 @@ class Plan:
     slurm: str
     torch: str
     ssh_port: str
+    workspace: Path
 
     @property
     def tag(self) -> str:
@@ -335,9 +352,10 @@ class Plan:
             "SUITE": machine.suite(self.slurm),
             "TORCH": self.torch,
             "CA_BUNDLE": machine.ca_bundle(),
-            "JOB_UID": str(machine.job_uid(WORKSPACE)),
+            "JOB_UID": str(machine.job_uid(self.workspace)),
             "SSH_PORT": self.ssh_port,
             "SSH_PUBLIC_KEY": machine.ssh_public_key(),
+            "WORKSPACE": str(self.workspace),
         }
 
 

@@ -67,6 +67,10 @@ class Slurm:
             raise failure(job, log())
         return job
 
+    def release(self, job_id: str) -> None:
+        """Let a job go that was submitted with ``--hold``."""
+        self.runner(["scontrol", "release", job_id]).check()
+
     def cancel(self, job_id: str) -> None:
         self.runner(["scancel", job_id]).check()
 
@@ -101,12 +105,13 @@ class Slurm:
         return dict(enumerate(owners))
 
 
-def failure(job: parse.Job, log: str) -> JobFailed:
-    """What to tell of a job that did not complete: state, exit code, last log lines."""
+def failure(job: parse.Job, log: str, log_file: str = "") -> JobFailed:
+    """What to tell of a job that did not complete: state, exit code, last log lines, where the rest is."""
     reason = f"job {job.id} ended {job.state}, exit code {job.exit_code}"
     if job.reason not in ("", "None"):
         reason += f" ({job.reason})"
-    return JobFailed(reason, f"whole log: {job.stdout}" if job.stdout else "", last_lines(log))
+    where = log_file or job.stdout
+    return JobFailed(reason, f"whole log: {where}" if where else "", last_lines(log))
 
 
 def placement(ranks: list[parse.Rank], layout: dict[int, str], job_id: str) -> list[Placed]:

@@ -1,5 +1,6 @@
 """`make train`: submit the tensor-parallel job as the user, follow it, and say what it showed."""
 
+import itertools
 import json
 import sys
 import time
@@ -10,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from slurmbed import parse, slurm
-from slurmbed.cluster import WORKSPACE, Cluster
+from slurmbed.cluster import Cluster
 from slurmbed.errors import UsageError, WaitTimeout
 from slurmbed.report import write_report
 from slurmbed.run import run
@@ -19,10 +20,10 @@ POLL = 0.5  # seconds between two looks at a job
 LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
 
 
-def prepare_text(file: str) -> dict:
-    """The record of the text that workspace/data.py made ready; ``file`` in its JSON is a path in the workspace."""
+def prepare_text(workspace: Path, file: str = "") -> dict:
+    """The record of the text that the workspace's data.py made ready; its ``file`` is a path in the workspace."""
     words = ["--text", file] if file else []
-    done = run([sys.executable, str(WORKSPACE / "data.py"), *words], timeout=300)
+    done = run([sys.executable, str(workspace / "data.py"), *words], timeout=300)
     if not done.ok:
         raise UsageError(done.stderr.strip().splitlines()[-1], "name a text with TEXT=file")
     return json.loads(done.stdout.splitlines()[-1])
@@ -31,10 +32,17 @@ def prepare_text(file: str) -> dict:
 class Run:
     """One job's files in the workspace, seen from the host."""
 
-    def __init__(self, job_id: str):
+    def __init__(self, workspace: Path, job_id: str):
         self.job_id = job_id
-        self.folder = WORKSPACE / "runs" / job_id
-        self.log_file = WORKSPACE / "runs" / f"{job_id}.log"
+        self.folder = workspace / "runs" / job_id
+        self.log_file = workspace / "runs" / f"{job_id}.log"
+
+    def set_earlier_aside(self) -> None:
+        """Job ids begin at 1 again after `make clean`: what an earlier job of this id left is renamed, not lost."""
+        for path in (self.folder, self.log_file):
+            if path.exists():
+                aside = (path.with_name(f"{path.stem}-earlier-{n}{path.suffix}") for n in itertools.count(1))
+                path.rename(next(name for name in aside if not name.exists()))
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
@@ -56,11 +64,13 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    record = prepare_text(text)
+    record = prepare_text(cluster.workspace, text)
     console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
-    words = ["--text", str(Path(record["file"]).relative_to(WORKSPACE)), *(["--steps", steps] if steps else [])]
-    job_id = cluster.slurm.submit(f"--nodes={nodes}", "jobs/tp.sbatch", *words)
-    files = Run(job_id)
+    words = ["--text", str(Path(record["file"]).relative_to(cluster.workspace)), *(["--steps", steps] if steps else [])]
+    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", "jobs/tp.sbatch", *words)
+    files = Run(cluster.workspace, job_id)
+    files.set_earlier_aside()
+    cluster.slurm.release(job_id)
     console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/tp.sbatch {' '.join(words)}")
     try:
         job, layout = follow(cluster.slurm, files, console)
@@ -68,7 +78,7 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
         leave_or_cancel(cluster.slurm, job_id, console)
         raise
     if job.state != "COMPLETED":
-        raise slurm.failure(job, files.log())
+        raise slurm.failure(job, files.log(), str(files.log_file))
     placed = slurm.placement(parse.parse_ranks(files.log()), layout or cluster.slurm.accounted_layout(job_id), job_id)
     slurm.require_separate_nodes(placed)
     show(console, files.summary(), placed)
@@ -148,7 +158,7 @@ def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
         client.cancel(job_id)
         console.print(f"cancelled job {job_id}")
     else:
-        console.print(f"job {job_id} goes on; follow it in workspace/runs/{job_id}.log, end it with: scancel {job_id}")
+        console.print(f"job {job_id} goes on; its log is runs/{job_id}.log, end it with: scancel {job_id}")
 
 
 def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:

@@ -1,0 +1,112 @@
+"""Containers and images from the inside: users, key modes, capabilities, no secret in any layer."""
+
+import tarfile
+
+import docker
+import pytest
+import testinfra
+
+from slurmbed.cluster import IMAGE_KINDS, SERVICES
+
+ALL = (*SERVICES, "node-1", "node-2")
+CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
+SYS_CHROOT = 18
+
+
+@pytest.fixture(params=ALL)
+def inside(request, cluster):
+    """testinfra's view of a container, with the name of its service."""
+    machine = testinfra.get_host(f"docker://{cluster.compose.container_name(request.param)}")
+    machine.service_name = request.param
+    return machine
+
+
+def test_capabilities_are_the_few_that_are_named(inside):
+    effective = int(inside.check_output("sed -n 's/^CapBnd:\t//p' /proc/1/status"), 16)
+    allowed = set(CAPABILITIES) | ({SYS_CHROOT} if inside.service_name == "login" else set())
+    assert {bit for bit in range(64) if effective >> bit & 1} == allowed
+    assert inside.check_output("sed -n 's/^NoNewPrivs:\t//p' /proc/1/status") == "1"
+
+
+def test_keys_are_readable_by_their_owner_alone(inside):
+    keys = inside.check_output("find /keys -type f").split()
+    assert keys
+    for key in keys:
+        file = inside.file(key)
+        assert file.mode == 0o400, key
+        assert file.size >= 32, key
+
+
+def test_which_keys_each_container_has(inside):
+    expected = {
+        "db": {"db"},
+        "slurmdbd": {"db", "jwt", "munge"},
+        "slurmctld": {"jwt", "munge"},
+        "login": {"munge", "ssh"},
+    }
+    keys = set(inside.check_output("ls /keys").split())
+    assert keys == expected.get(inside.service_name, {"munge"})
+
+
+def test_daemons_run_as_their_users(cluster):
+    daemons = {"db": ("mariadbd", "mysql"), "slurmdbd": ("slurmdbd", "slurm"), "slurmctld": ("slurmctld", "slurm")}
+    for service, (program, user) in daemons.items():
+        machine = testinfra.get_host(f"docker://{cluster.compose.container_name(service)}")
+        assert machine.process.get(comm=program).user == user
+
+
+def test_the_users_are_the_same_everywhere(cluster):
+    found = set()
+    for service in ("slurmdbd", "slurmctld", "login", "node-1", "node-2"):
+        machine = testinfra.get_host(f"docker://{cluster.compose.container_name(service)}")
+        found.add((machine.user("alice").uid, machine.user("bob").uid, machine.user("slurm").uid))
+    ((alice, bob, _),) = found
+    assert alice == cluster.workspace.stat().st_uid
+    assert 0 not in (alice, bob)
+    assert alice != bob
+
+
+def test_one_munge_key_and_a_credential_that_crosses_containers(cluster):
+    credential = cluster.compose.exec("login", ["munge", "-n"]).check().stdout
+    node = testinfra.get_host(f"docker://{cluster.compose.container_name('node-2')}")
+    assert "Success" in node.check_output("echo '%s' | unmunge", credential.strip())
+
+
+def test_slurmdbd_conf_is_slurms_alone(cluster):
+    machine = testinfra.get_host(f"docker://{cluster.compose.container_name('slurmdbd')}")
+    file = machine.file("/etc/slurm/slurmdbd.conf")
+    assert (file.user, file.mode) == ("slurm", 0o600)
+    assert "StoragePass=" in file.content_string
+
+
+def test_nodes_are_held_to_their_slice(cluster):
+    made = cluster.compose.inspect("node-1")["HostConfig"]
+    assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (10**9, 1024 << 20, 512 << 20)
+    assert made["Privileged"] is False
+
+
+SECRET_NAMES = ("munge.key", "jwt_hs256.key", "slurm.key", "ssh_host_", "id_rsa", "id_ed25519")
+
+
+@pytest.mark.parametrize("kind", IMAGE_KINDS)
+def test_no_layer_of_an_image_holds_a_secret(image, kind, tmp_path):
+    """All layers, not the final view: a file that a later layer removes can still be read."""
+    saved = tmp_path / "image.tar"
+    with saved.open("wb") as file:
+        file.writelines(docker.from_env().images.get(f"slurmbed-{kind}:{image.rpartition(':')[2]}").save())
+    layers = files = 0
+    with tarfile.open(saved) as archive:
+        for member in filter(tarfile.TarInfo.isfile, archive):
+            try:
+                layer = tarfile.open(fileobj=archive.extractfile(member))  # noqa: SIM115, closed with the archive
+            except tarfile.ReadError:
+                continue  # a JSON file of the image
+            layers += 1
+            for file in layer:
+                files += 1
+                assert not any(secret in file.name for secret in SECRET_NAMES), file.name
+                assert not file.name.startswith("keys/"), file.name
+                if file.name == "etc/slurm/slurmdbd.conf":
+                    assert b"\nStoragePass=" not in layer.extractfile(file).read()
+    assert layers >= 3
+    assert files > 1000

@@ -1,0 +1,114 @@
+"""A cluster's life: a node lost and back, growing and shrinking, stopping and starting, failing to start."""
+
+import pytest
+
+from conftest import NAME, NODES
+from slurmbed import host
+from slurmbed.cluster import Cluster, Settings
+from slurmbed.compose import Compose
+from slurmbed.errors import NotReady
+from slurmbed.run import run
+
+
+def names(cluster: Cluster) -> list[str]:
+    return [node.name for node in cluster.slurm.nodes()]
+
+
+def test_a_restarted_node_rejoins(cluster):
+    before = cluster.compose.inspect("node-2")["State"]["StartedAt"]
+    run(["docker", "restart", "--time", "2", cluster.compose.container_name("node-2")], timeout=60).check()
+    cluster.wait_ready(NODES)
+    assert cluster.compose.inspect("node-2")["State"]["StartedAt"] > before
+    assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
+
+
+def test_a_stopped_node_is_not_ready(cluster):
+    container = cluster.compose.container_name("node-2")
+    run(["docker", "stop", "--time", "2", container], timeout=60).check()
+    try:
+        with pytest.raises(NotReady, match="node-2: Exited"):
+            cluster.wait_ready(NODES)
+    finally:
+        run(["docker", "start", container], timeout=60).check()
+        cluster.wait_ready(NODES)
+
+
+def test_a_killed_node_is_seen_down_and_its_job_runs_again(cluster):
+    job_id = cluster.slurm.submit("--nodelist=node-2", "--output=/dev/null", "--wrap", "sleep 600")
+    cluster.slurm.wait(job_id, 30, until=lambda job: job.state == "RUNNING")
+    container = cluster.compose.container_name("node-2")
+    run(["docker", "kill", container], timeout=60).check()
+    try:
+        again = cluster.slurm.wait(job_id, 120, until=lambda job: job.state == "PENDING")
+        assert (again.id, again.state) == (job_id, "PENDING")
+        (lost,) = [node for node in cluster.slurm.nodes() if node.name == "node-2"]
+        assert lost.state == "DOWN"
+    finally:
+        cluster.slurm.cancel(job_id)
+        run(["docker", "start", container], timeout=60).check()
+        cluster.wait_ready(NODES)
+
+
+def test_scale_up_and_down_keeps_running_jobs(cluster):
+    started = cluster.compose.inspect("node-1")["State"]["StartedAt"]
+    job_id = cluster.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", "sleep 600")
+    cluster.slurm.wait(job_id, 30, until=lambda job: job.state == "RUNNING")
+    try:
+        Cluster(Settings(name=NAME, nodes="4"), print).up()
+        assert names(cluster) == ["node-1", "node-2", "node-3", "node-4"]
+        spread = cluster.slurm.runner(["srun", "--nodes=3", "--exclude=node-1", "--label", "hostname"]).check().stdout
+        assert sorted(spread.splitlines()) == ["0: node-2", "1: node-3", "2: node-4"]
+        Cluster(Settings(name=NAME, nodes=str(NODES)), print).up()
+        assert names(cluster) == ["node-1", "node-2"]
+        assert not [c for c in cluster.compose.containers() if c.service in ("node-3", "node-4")]
+        assert cluster.slurm.job(job_id).state == "RUNNING"
+        assert cluster.compose.inspect("node-1")["State"]["StartedAt"] == started
+    finally:
+        cluster.slurm.cancel(job_id)
+        cluster.slurm.wait(job_id, 60)
+
+
+def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
+    job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "echo kept >~/kept")
+    cluster.slurm.wait_completed(job_id, 60)
+    held = cluster.slurm.submit("--hold", "--output=/dev/null", "--wrap", "true")
+    cluster.down()
+    assert {c.state for c in cluster.compose.containers()} == {"exited"}
+    again = Cluster(Settings(name=NAME), print)
+    assert [node.name for node in again.up()] == ["node-1", "node-2"]
+    rows = again.slurm.accounting(job_id)
+    assert (rows[0]["JobID"], rows[0]["State"]) == (job_id, "COMPLETED")
+    assert again.slurm.job(held).state == "PENDING"
+    again.slurm.cancel(held)
+    assert again.slurm.runner(["cat", "/home/alice/kept"]).check().stdout == "kept\n"
+    assert int(again.slurm.submit("--output=/dev/null", "--wrap", "true")) > int(held)
+
+
+@pytest.fixture
+def broken(image, monkeypatch):
+    """Settings of a cluster whose containers cannot start: the job user's uid is taken by the user slurm."""
+    monkeypatch.setattr(host, "job_uid", lambda workspace: 64030)
+    name = f"{NAME}-broken"
+    yield Settings(name=name)
+    Compose(name).by_name("down", "--volumes", timeout=60).check()
+
+
+def test_a_failed_start_says_why_and_leaves_nothing(broken):
+    heard: list[str] = []
+    with pytest.raises(NotReady, match="Exited"):
+        Cluster(broken, heard.append).up()
+    said = "\n".join(heard)
+    assert "UID 64030 is not unique" in said
+    assert "removed what was started" in said
+    assert Compose(broken.name).containers() == []
+    for kind in ("volume", "network"):
+        listed = run(["docker", kind, "ls", "--quiet", "--filter", f"name={broken.name}"], timeout=30)
+        assert listed.check().stdout == ""
+
+
+def test_retain_keeps_a_failed_start(broken):
+    heard: list[str] = []
+    with pytest.raises(NotReady):
+        Cluster(Settings(name=broken.name, retain="1"), heard.append).up()
+    assert Compose(broken.name).containers()
+    assert f"make clean NAME={broken.name}" in "\n".join(heard)
