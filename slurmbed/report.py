@@ -38,19 +38,20 @@ PAGE = """<!doctype html>
 """
 
 
-def write_report(folder: Path, summary: dict, metrics: list[dict], placed: list[Placed], cluster: str) -> Path:
+def write_report(folder: Path, summary: dict, metrics: list[dict], placed: list[Placed], command: str) -> Path:
     """Write ``folder/report.html`` and return its path.
 
     Args:
-        summary: summary.json of the run; metrics: lines of its metrics.jsonl; cluster: its name.
+        summary: summary.json of the run; metrics: lines of its metrics.jsonl; command: what to type for the same again.
     """
     text = summary["text"]
     title = f"Job {placed[0].rank.job_id}: tensor parallel over {summary['world_size']} ranks"
     lead = (
-        f"{text['name']} ({text['characters']:,} characters, {text['symbols']} symbols, from {text['source']}); "
+        f"{html.escape(text['name'])} ({text['characters']:,} characters, {text['symbols']} symbols, "
+        f"from {html.escape(text['source'])}); "
         f"{summary['parameters']:,} parameters; validation loss <b>{summary['val_loss']:.3f}</b> "
         f"after {summary['steps']} steps; {summary['tokens_per_s']:,.0f} tokens/s; torch {summary['torch']}; "
-        f"cluster {cluster}."
+        f"{summary['threads']} thread(s) a rank."
     )
     rows = "".join(
         f"<tr><td>{item.rank.rank}</td><td>{html.escape(item.rank.host)}</td>"
@@ -64,7 +65,7 @@ def write_report(folder: Path, summary: dict, metrics: list[dict], placed: list[
         time=_png(time_figure(summary["communication_share"])),
         rows=rows,
         sample=html.escape(summary["sample"]),
-        command=f"make train NODES={len({item.slurm_node for item in placed})} STEPS={summary['steps']}",
+        command=html.escape(command),
     )
     path = folder / "report.html"
     path.write_text(page)

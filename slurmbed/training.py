@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -82,7 +83,14 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
     placed = slurm.placement(parse.parse_ranks(files.log()), layout or cluster.slurm.accounted_layout(job_id), job_id)
     slurm.require_separate_nodes(placed)
     show(console, files.summary(), placed)
-    path = write_report(files.folder, files.summary(), files.metrics(), placed, cluster.settings.name)
+    again = [
+        "make",
+        "train",
+        f"NODES={nodes}",
+        *([f"STEPS={steps}"] if steps else []),
+        *([f"TEXT={text}"] if text else []),
+    ]
+    path = write_report(files.folder, files.summary(), files.metrics(), placed, shlex.join(again))
     console.print(f"report: {path}", soft_wrap=True)
     return path
 

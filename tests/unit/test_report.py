@@ -15,6 +15,7 @@ SUMMARY = {
     "steps": 20,
     "tokens_per_s": 9000.0,
     "torch": "2.6.0",
+    "threads": 1,
     "world_size": 2,
     "communication_share": 0.4,
     "sample": "<b>KING:</b>",
@@ -29,8 +30,9 @@ def test_report(tmp_path):
     placed = [
         Placed(Rank(i, 2, 0, f"node-{i + 1}", f"node-{i + 1}", "7", f"half {i}"), f"node-{i + 1}") for i in (0, 1)
     ]
-    page = write_report(tmp_path, SUMMARY, METRICS, placed, "slurmbed").read_text()
+    page = write_report(tmp_path, SUMMARY, METRICS, placed, "make train STEPS=20").read_text()
     assert "Job 7" in page
+    assert "make train STEPS=20" in page
     assert "1.875" in page
     assert "plays (1,000 characters" in page
     assert "<td>1</td><td>node-2</td><td>node-2</td><td>half 1</td>" in page
