@@ -14,11 +14,12 @@ NODES_IN_BASE_FILE = 2
 
 @dataclass(frozen=True)
 class Slice:
-    """What a node says it has, and the CPUs it may really use; ``memory`` in MiB."""
+    """What a node says it has, and what its container is held to; memory in MiB, a limit of 0 is none."""
 
     cpus: int
     memory: int
     cpu_limit: int
+    memory_limit: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def overlay(slices: Sequence[Slice], base_file: Path = BASE_FILE) -> dict:
         service = services[f"node-{number}"] = {
             "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
             "cpus": part.cpu_limit,
-            "mem_limit": f"{part.memory}m",
+            "mem_limit": f"{part.memory_limit}m",
         }
         if number > NODES_IN_BASE_FILE:
             service["extends"] = {"file": str(base_file), "service": "node-1"}
@@ -88,7 +89,8 @@ class Compose:
         """The slice that a node's container was made with."""
         made = self.inspect(service)
         env = dict(pair.split("=", 1) for pair in made["Config"]["Env"])
-        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), made["HostConfig"]["NanoCpus"] // 10**9)
+        limits = made["HostConfig"]["NanoCpus"] // 10**9, made["HostConfig"]["Memory"] >> 20
+        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits)
 
     def port(self, service: str, inside: int) -> str:
         """The port on 127.0.0.1 that leads to the container's port ``inside``."""

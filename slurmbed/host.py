@@ -24,18 +24,21 @@ DISK_FOR_CLUSTER = 512  # MiB: database, logs
 
 @dataclass(frozen=True)
 class Host:
-    """The engine's machine: cores, memory in MiB, free disk in MiB where the engine keeps its data (None: unknown)."""
+    """The engine's machine: cores, memory in MiB, free disk in MiB where the engine keeps its data (None: unknown),
+    and whether containers can be held to CPUs and memory there."""
 
     cpus: int
     memory: int
     free_disk: int | None
+    limits_cpus: bool = True
+    limits_memory: bool = True
 
     @classmethod
     def read(cls) -> "Host":
         info = json.loads(run(["docker", "info", "--format", "{{json .}}"], timeout=30).check().stdout)
         data = Path(info["DockerRootDir"])  # is in a virtual machine under Docker Desktop
         free = shutil.disk_usage(data).free >> 20 if data.is_dir() else None
-        return cls(info["NCPU"], info["MemTotal"] >> 20, free)
+        return cls(info["NCPU"], info["MemTotal"] >> 20, free, info["CpuCfsQuota"], info["MemoryLimit"])
 
 
 def whole_number(name: str, text: str | int, low: int, high: int) -> int:
@@ -70,7 +73,8 @@ def slice_for(host: Host, nodes: int, cpus: str | int = "", memory: str = "") ->
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
             "ask for fewer NODES or CPUS, or more MEMORY",
         )
-    return Slice(each_cpus, each_memory, min(each_cpus, host.cpus))
+    cpu_limit = min(each_cpus, host.cpus) if host.limits_cpus else 0
+    return Slice(each_cpus, each_memory, cpu_limit, each_memory if host.limits_memory else 0)
 
 
 def suite(version: str) -> str:

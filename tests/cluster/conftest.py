@@ -13,7 +13,7 @@ from slurmbed.training import prepare_text
 
 NAME = "slurmbed-test"
 NODES = 2
-SLICE = Slice(cpus=2, memory=1024, cpu_limit=1)  # two CPUs, so that two ranks can share a node
+SLICE = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)  # two CPUs, so that two ranks can share a node
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,12 @@ from slurmbed.compose import ROOT, Compose
 OTHER = f"{NAME}-make"
 
 
-def make(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
+def make(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """make as a user types it, not as a part of the `make test` that may be running this."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    argv = ["make", *words]
     return subprocess.run(
-        ["make", *words], cwd=ROOT, env={**env, **environment}, capture_output=True, text=True, timeout=300
+        argv, cwd=ROOT, env={**env, **environment}, input=stdin, capture_output=True, text=True, timeout=300
     )
 
 
@@ -30,14 +32,7 @@ def test_a_life_in_makes_words(image):
         assert "node-2" in scaled.stdout
         assert "node-1" in make("status", f"NAME={OTHER}").stdout
         assert "slurmctld" in make("logs", f"NAME={OTHER}", "SERVICE=slurmctld").stdout
-        shell = subprocess.run(
-            ["make", "shell", f"NAME={OTHER}"],
-            cwd=ROOT,
-            input="id -un; sinfo -h -o %D\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        shell = make("shell", f"NAME={OTHER}", stdin="id -un; sinfo -h -o %D\n")
         assert shell.stdout.split() == ["alice", "2"]
         assert make("down", f"NAME={OTHER}").returncode == 0
         stopped = make("status", f"NAME={OTHER}")

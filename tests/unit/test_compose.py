@@ -7,7 +7,7 @@ import pytest
 from slurmbed.compose import BASE_FILE, Compose, Container, Slice, overlay
 from slurmbed.errors import CommandError
 
-ONE, TWO = Slice(1, 512, 1), Slice(2, 1024, 1)
+ONE, TWO = Slice(1, 512, 1, 512), Slice(2, 1024, 1, 1024)
 
 
 def test_nodes_beyond_the_file_extend_its_first():

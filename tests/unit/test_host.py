@@ -12,12 +12,17 @@ LAPTOP = host.Host(cpus=8, memory=16384, free_disk=50_000)
 
 
 def test_slices_share_the_host_out():
-    assert host.slice_for(LAPTOP, 2) == Slice(cpus=4, memory=6144, cpu_limit=4)
-    assert host.slice_for(LAPTOP, 64) == Slice(cpus=1, memory=192, cpu_limit=1)
+    assert host.slice_for(LAPTOP, 2) == Slice(cpus=4, memory=6144, cpu_limit=4, memory_limit=6144)
+    assert host.slice_for(LAPTOP, 64) == Slice(cpus=1, memory=192, cpu_limit=1, memory_limit=192)
 
 
 def test_more_cpus_may_be_offered_than_there_are_but_are_not_given():
-    assert host.slice_for(LAPTOP, 2, cpus="32") == Slice(cpus=32, memory=6144, cpu_limit=8)
+    assert host.slice_for(LAPTOP, 2, cpus="32") == Slice(cpus=32, memory=6144, cpu_limit=8, memory_limit=6144)
+
+
+def test_a_host_without_limits_gets_slices_without():
+    rootless = host.Host(cpus=8, memory=16384, free_disk=None, limits_cpus=False, limits_memory=False)
+    assert host.slice_for(rootless, 2) == Slice(cpus=4, memory=6144, cpu_limit=0, memory_limit=0)
 
 
 def test_memory_as_asked():

@@ -1,0 +1,74 @@
+"""Following a job: what stays of earlier ones, and what Ctrl-C does."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from slurmbed import training
+
+
+class Client:
+    """Takes note of what is cancelled."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def cancel(self, job_id):
+        self.cancelled.append(job_id)
+
+
+class Terminal(Console):
+    """A terminal at which somebody types ``answer``."""
+
+    def __init__(self, answer: str, is_terminal: bool = True):
+        super().__init__(file=io.StringIO(), force_terminal=is_terminal, width=200)
+        self.answer = answer
+
+    def input(self, *_, **__):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_terminal", "cancelled"),
+    [("c", True, ["7"]), ("Cancel", True, ["7"]), ("l", True, []), ("", True, []), ("c", False, [])],
+)
+def test_ctrl_c_asks_and_leaves_the_job_unless_told(monkeypatch, answer, is_terminal, cancelled):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal, raising=False)
+    client, console = Client(), Terminal(answer, is_terminal)
+    training.leave_or_cancel(client, "7", console)
+    assert client.cancelled == cancelled
+    said = console.file.getvalue()
+    assert "cancelled job" in said if cancelled else "goes on" in said
+
+
+def test_what_an_earlier_job_of_the_same_id_left_is_renamed(tmp_path):
+    run = training.Run(tmp_path, "2")
+    for text in ("first", "second"):
+        run.folder.mkdir(parents=True)
+        (run.folder / "report.html").write_text(text)
+        run.log_file.write_text(text)
+        run.set_earlier_aside()
+    runs = tmp_path / "runs"
+    assert sorted(path.name for path in runs.iterdir()) == [
+        "2-earlier-1",
+        "2-earlier-1.log",
+        "2-earlier-2",
+        "2-earlier-2.log",
+    ]
+    assert (runs / "2-earlier-1" / "report.html").read_text() == "first"
+    assert (runs / "2-earlier-2.log").read_text() == "second"
+
+
+def test_a_half_written_line_of_metrics_waits_for_its_end(tmp_path):
+    run = training.Run(tmp_path, "2")
+    assert run.metrics() == []
+    run.folder.mkdir(parents=True)
+    (run.folder / "metrics.jsonl").write_text('{"step": 1}\n{"ste')
+    assert run.metrics() == [{"step": 1}]
+
+
+def test_a_text_that_cannot_be_prepared_is_told_in_its_own_words(tmp_path):
+    (tmp_path / "data.py").write_text("import sys; sys.exit('data.py: error: no text: name one')")
+    with pytest.raises(training.UsageError, match=r"data.py: error: no text(.|\n)*TEXT=file"):
+        training.prepare_text(tmp_path)
