@@ -1,4 +1,7 @@
 # Each target is one call of the package: `make up NODES=8` is `slurmbed up NODES=8`.
+# Words like TEXT='it is.txt' reach it as they were typed.
+quote = '$(subst ','\'',$(1))'
+WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
 TARGETS := up train status shell logs scale down clean purge test bench doctor
 
 .PHONY: help $(TARGETS)
@@ -18,9 +21,9 @@ help: ## print this
 #: make test [ONLY=unit|training|cluster]        lint and all tests
 #: make bench                                    how fast: ratios measured in one run
 #: make doctor                                   check this machine
-#: Any of them takes NAME=.. for a cluster beside others.
+#: All but the last three take NAME=.. for a cluster beside others; make bench uses its own.
 $(TARGETS): .venv/ready
-	@.venv/bin/slurmbed $@ $(MAKEOVERRIDES)
+	@.venv/bin/slurmbed $@ $(WORDS)
 
 .venv/ready: pyproject.toml scripts/venv
 	@scripts/venv

@@ -9,7 +9,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed.cluster import DEFAULT_SLURM, DEFAULT_TORCH, Cluster, Settings
+from slurmbed.cluster import Cluster
+from slurmbed.plan import DEFAULT_SLURM, DEFAULT_TORCH, Settings
 from slurmbed.run import run
 
 ROUNDS = 3
@@ -39,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
     idle = bare(f"{name}-idle")
     taken: dict[str, list[float]] = {"bare compose up": [], "cold up (nothing there)": [], "warm up (after down)": []}
     try:
-        cluster.ready_image()
+        cluster.build(cluster.plan())
         for _ in range(ROUNDS):
             taken["bare compose up"].append(seconds(lambda: idle("up --detach")))
             idle("down --volumes --timeout 1")

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from slurmbed import bench, doctor, testing, training
-from slurmbed.cluster import DEFAULT_NODES, USER, Cluster, Settings
+from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
 from slurmbed.parse import Node
+from slurmbed.plan import DEFAULT_NODES, Settings
 
 console = Console(soft_wrap=not sys.stdout.isatty())
 errors = Console(stderr=True, soft_wrap=True)
@@ -37,8 +38,12 @@ def train(args: argparse.Namespace) -> None:
         whole_number("STEPS", args.steps, 1, 10**9)
     if args.text and not os.access(args.text, os.R_OK):
         raise UsageError(f"TEXT={args.text}: no such file, or not readable", "name a text file")
-    cluster = make_cluster(args, nodes=str(nodes))
+    cluster = make_cluster(args)
+    cluster.ensure_engine()
     if cluster.working_nodes() < nodes:
+        # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
+        there = max((c.node_number or 0 for c in cluster.compose.containers()), default=0)
+        cluster = make_cluster(args, nodes=str(max(nodes, there)))
         show_nodes(cluster, cluster.up())
     training.train(cluster, console, nodes, args.steps, args.text)
 
@@ -59,6 +64,8 @@ def shell(args: argparse.Namespace) -> None:
 
 
 def logs(args: argparse.Namespace) -> None:
+    if args.follow not in ("", "1"):
+        raise UsageError(f"FOLLOW={args.follow}: not known", "FOLLOW=1, or leave it out")
     cluster = make_cluster(args)
     cluster.require()
     words = ["logs", "--tail", "50", *(["--follow"] if args.follow else []), *([args.service] if args.service else [])]
@@ -72,9 +79,8 @@ def scale(args: argparse.Namespace) -> None:
     cluster = make_cluster(args)
     if not args.nodes:
         raise UsageError("scale: to how many nodes?", "for example: make scale NODES=3")
-    cluster.check_words()
     cluster.require_running()
-    show_nodes(cluster, cluster.up())
+    show_nodes(cluster, cluster.scale())
 
 
 def down(args: argparse.Namespace) -> None:

@@ -81,14 +81,21 @@ class Compose:
         listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
         return sorted((Container(*line.split("\t")) for line in listed.stdout.splitlines()), key=lambda c: c.service)
 
+    def volumes(self) -> list[str]:
+        label = f"label=com.docker.compose.project={self.project}"
+        return run(["docker", "volume", "ls", "--quiet", "--filter", label], timeout=30).check().stdout.split()
+
     def inspect(self, service: str) -> dict:
         """``docker inspect`` of a service's container."""
         return json.loads(run(["docker", "inspect", self.container_name(service)], timeout=30).check().stdout)[0]
 
+    def environment_of(self, service: str) -> dict[str, str]:
+        """The variables that a container was made with."""
+        return dict(pair.split("=", 1) for pair in self.inspect(service)["Config"]["Env"])
+
     def slice_of(self, service: str) -> Slice:
         """The slice that a node's container was made with."""
-        made = self.inspect(service)
-        env = dict(pair.split("=", 1) for pair in made["Config"]["Env"])
+        env, made = self.environment_of(service), self.inspect(service)
         limits = made["HostConfig"]["NanoCpus"] // 10**9, made["HostConfig"]["Memory"] >> 20
         return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits)
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from slurmbed import host
 from slurmbed.errors import SlurmbedError
+from slurmbed.plan import WORKSPACE
 from slurmbed.run import run
 
 
@@ -31,8 +32,6 @@ def resources() -> str:
 
 
 def ids() -> str:
-    from slurmbed.cluster import WORKSPACE
-
     return f"jobs run as uid {host.job_uid(WORKSPACE)}; CA bundle for builds: {host.ca_bundle()}"
 
 

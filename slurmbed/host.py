@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmbed.compose import Slice
-from slurmbed.errors import UsageError
+from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.parse import parse_memory
-from slurmbed.run import run
+from slurmbed.run import last_lines, run
 
 SUITES = {"24.11": "trixie", "26.05": "sid"}
 """Slurm version to the Debian suite that packages it."""
@@ -35,7 +35,10 @@ class Host:
 
     @classmethod
     def read(cls) -> "Host":
-        info = json.loads(run(["docker", "info", "--format", "{{json .}}"], timeout=30).check().stdout)
+        answer = run(["docker", "info", "--format", "{{json .}}"], timeout=30)
+        if not answer.ok:  # the client prints its half of the JSON even then
+            raise SlurmbedError("the Docker engine does not answer", "make up starts it", last_lines(answer.stderr))
+        info = json.loads(answer.stdout)
         data = Path(info["DockerRootDir"])  # is in a virtual machine under Docker Desktop
         free = shutil.disk_usage(data).free >> 20 if data.is_dir() else None
         return cls(info["NCPU"], info["MemTotal"] >> 20, free, info["CpuCfsQuota"], info["MemoryLimit"])
@@ -43,14 +46,14 @@ class Host:
 
 def whole_number(name: str, text: str | int, low: int, high: int) -> int:
     if not re.fullmatch(r"\d+", str(text)) or not low <= int(text) <= high:
-        raise UsageError(
-            f"{name}={text}: not a whole number from {low} to {high}", f"for example: make up {name}={low}"
-        )
+        raise UsageError(f"{name}={text}: not a whole number from {low} to {high}")
     return int(text)
 
 
-def slice_for(host: Host, nodes: int, cpus: str | int = "", memory: str = "") -> Slice:
-    """An honest slice of the host for each of ``nodes`` nodes, or what the user asked for, checked.
+def slice_for(host: Host, nodes: int, cpus: str = "", memory: str = "", taken: int = 0, kept: int = 0) -> Slice:
+    """An honest slice of the host for each node, or what the user asked for, checked.
+
+    Of ``nodes`` nodes ``kept`` are there already, with ``taken`` MiB; the others share the rest.
 
     More CPUs than the host has may be offered, to rehearse a larger machine; memory may not.
 
@@ -61,17 +64,20 @@ def slice_for(host: Host, nodes: int, cpus: str | int = "", memory: str = "") ->
     usable = host.memory * 3 // 4
     try:
         each_memory = parse_memory(memory) if memory else usable // nodes
+        if taken and not memory and nodes > kept:
+            each_memory = min(each_memory, (host.memory - taken) // (nodes - kept))
     except ValueError as error:
         raise UsageError(f"MEMORY={error}", "MEMORY is what each node gets") from None
-    if each_memory * nodes > host.memory:
+    total = taken + each_memory * (nodes - kept)
+    if total > host.memory:
         raise UsageError(
-            f"MEMORY={memory} for each of {nodes} nodes is {each_memory * nodes} MiB; the host has {host.memory} MiB",
+            f"MEMORY={memory} for each of {nodes} nodes is {total} MiB; the host has {host.memory} MiB",
             f"leave MEMORY out, or up to MEMORY={usable // nodes}M",
         )
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
-            "ask for fewer NODES or CPUS, or more MEMORY",
+            "ask for fewer NODES or CPUS; nodes that are there keep their memory until: make clean",
         )
     cpu_limit = min(each_cpus, host.cpus) if host.limits_cpus else 0
     return Slice(each_cpus, each_memory, cpu_limit, each_memory if host.limits_memory else 0)
@@ -83,11 +89,10 @@ def suite(version: str) -> str:
     return SUITES[version]
 
 
-def check_name(name: str) -> str:
-    """The cluster's name, if Compose takes it as a project's."""
+def check_name(name: str) -> None:
+    """UsageError for a cluster's name that Compose would not take as a project's."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", name):
         raise UsageError(f"NAME={name}: not a cluster name", "use lower-case letters, digits, '-' and '_'")
-    return name
 
 
 def check_disk(host: Host, images_there: bool) -> None:
@@ -95,12 +100,12 @@ def check_disk(host: Host, images_there: bool) -> None:
     if host.free_disk is not None and host.free_disk < need:
         raise UsageError(
             f"{host.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
-            "make room, for example with: docker system prune",
+            "make room, for example with: docker builder prune",
         )
 
 
-def check_port(port: str) -> str:
-    """A port on the loopback interface that nobody listens on; "" (any free one) passes."""
+def check_port(port: str) -> None:
+    """UsageError unless nobody listens on the port on the loopback interface; "" (any free one) passes."""
     if port:
         number = whole_number("SSH_PORT", port, 1, 65535)
         with socket.socket() as probe:
@@ -111,7 +116,6 @@ def check_port(port: str) -> str:
                 raise UsageError(
                     f"SSH_PORT={port}: {error.strerror}", "leave SSH_PORT out, and a free port is chosen"
                 ) from None
-    return port
 
 
 def job_uid(workspace: Path) -> int:

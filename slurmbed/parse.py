@@ -112,9 +112,10 @@ def parse_job(text: str) -> Job:
 
 
 def parse_table(text: str) -> list[dict[str, str]]:
-    """Rows of ``sacct --parsable2`` and the like: a header, then ``|``-separated values."""
-    header, *rows = [line.split("|") for line in text.splitlines() if line] or [[]]
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    """Rows of ``sacct --parsable2`` and the like: a header, then ``|``-separated values; the last may hold ``|``."""
+    header, *lines = text.splitlines() or [""]
+    names = header.split("|")
+    return [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines if line]
 
 
 def parse_layout(text: str) -> dict[int, str]:
@@ -128,24 +129,26 @@ def parse_layout(text: str) -> dict[int, str]:
 
 
 def parse_ranks(log: str) -> list[Rank]:
-    """Rank records (JSON lines) of a job's log, by rank; of a requeued job, those of its last run."""
-    ranks = {}
+    """Rank records (JSON lines) of a job's log, by rank. A requeued job's log begins anew, Slurm's default."""
+    ranks = []
     for line in log.splitlines():
         # srun --label puts "3: " before a line.
         start = line.find('{"record": "rank"')
         if start < 0:
             continue
         record = json.loads(line[start:])
-        ranks[record["rank"]] = Rank(
-            rank=record["rank"],
-            world_size=record["world_size"],
-            local_rank=record["local_rank"],
-            host=record["host"],
-            node=record.get("slurmd_nodename"),
-            job_id=record.get("job_id"),
-            shard=record.get("shard") or "",
+        ranks.append(
+            Rank(
+                rank=record["rank"],
+                world_size=record["world_size"],
+                local_rank=record["local_rank"],
+                host=record["host"],
+                node=record.get("slurmd_nodename"),
+                job_id=record.get("job_id"),
+                shard=record.get("shard") or "",
+            )
         )
-    return [ranks[rank] for rank in sorted(ranks)]
+    return sorted(ranks, key=lambda rank: rank.rank)
 
 
 def parse_memory(text: str) -> int:

@@ -1,9 +1,8 @@
-"""The only place that starts a process."""
+"""The only place that starts a process and waits for it."""
 
 import os
 import shlex
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,13 +19,12 @@ def last_lines(text: str, count: int = LAST_LINES) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished command left: its argv, exit status, output, and wall time in seconds."""
+    """What a finished command left: its argv, exit status and output."""
 
     argv: tuple[str, ...]
     returncode: int
     stdout: str
     stderr: str
-    seconds: float
 
     @property
     def ok(self) -> bool:
@@ -68,16 +66,22 @@ def run(
         CommandError: it could not be started, or ran past ``timeout``.
     """
     argv = tuple(str(word) for word in argv)
-    started = time.monotonic()
     pipe = subprocess.PIPE if capture else None
     source = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL if capture else None}
     try:
         done = subprocess.run(
-            argv, stdout=pipe, stderr=pipe, timeout=timeout, env={**os.environ, **(env or {})}, text=True, **source
+            argv,
+            stdout=pipe,
+            stderr=pipe,
+            timeout=timeout,
+            env={**os.environ, **(env or {})},
+            text=True,
+            errors="replace",
+            **source,
         )
     except OSError as error:
         raise CommandError(f"{argv[0]} could not be started: {error.strerror}", f"is {argv[0]} installed?") from error
     except subprocess.TimeoutExpired as error:
         output = "".join(part.decode(errors="replace") for part in (error.stdout, error.stderr) if part)
         raise CommandError(f"no end after {timeout:g} s: {shlex.join(argv)}", "", last_lines(output)) from error
-    return Result(argv, done.returncode, done.stdout or "", done.stderr or "", time.monotonic() - started)
+    return Result(argv, done.returncode, done.stdout or "", done.stderr or "")

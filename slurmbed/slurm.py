@@ -76,7 +76,7 @@ class Slurm:
 
     def accounting(self, job_id: str) -> list[dict[str, str]]:
         """The rows of sacct for a job and its steps; ``NTasks`` and ``NodeList`` as Slurm writes them."""
-        fields = "JobID,JobName,User,State,ExitCode,NNodes,NTasks,NodeList,ElapsedRaw"
+        fields = "JobID,User,State,ExitCode,NNodes,NTasks,NodeList,ElapsedRaw,JobName"
         argv = ["sacct", "--allusers", "--parsable2", "--duplicates", f"--jobs={job_id}", f"--format={fields}"]
         return parse.parse_table(self.runner(argv).check().stdout)
 
@@ -124,7 +124,7 @@ def placement(ranks: list[parse.Rank], layout: dict[int, str], job_id: str) -> l
     Raises:
         PlacementError: a rank is missing, there twice or of another job, or sits on another node than Slurm says.
     """
-    wrong = []
+    wrong = [] if layout else ["Slurm has no ranks"]
     if sorted(rank.rank for rank in ranks) != sorted(layout):
         wrong.append(f"the log has ranks {[rank.rank for rank in ranks]}, Slurm has {sorted(layout)}")
     for rank in ranks:

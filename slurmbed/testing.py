@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from slurmbed.cluster import Cluster, Settings
+from slurmbed.cluster import Cluster
 from slurmbed.compose import ROOT
 from slurmbed.errors import UsageError
+from slurmbed.plan import Settings
 from slurmbed.run import run
 
 SUITES = ("unit", "training", "cluster")
@@ -24,17 +25,31 @@ def test(only: str, say: Callable[[str], None]) -> int:
     failed = 0
     for name in [only] if only else SUITES:
         say(f"---- {name} tests ----")
-        failed = failed or run(command(name, say), timeout=LIMIT, capture=False).returncode
+        code = run(command(name, say), timeout=LIMIT, capture=False).returncode
+        failed = failed or code
     return failed
 
 
 def command(name: str, say: Callable[[str], None]) -> list[str]:
     if name != "training":
         return [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
-    image = Cluster(Settings(name="slurmbed-test"), say).ready_image()
+    cluster = Cluster(Settings(name="slurmbed-test"), say)
+    plan = cluster.plan()
+    cluster.build(plan)
     return [
-        *("docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "512m"),
+        *(
+            "docker",
+            "run",
+            "--rm",
+            "--name",
+            "slurmbed-test-training",
+            "--init",
+            "--network",
+            "none",
+            "--shm-size",
+            "512m",
+        ),
         *("--user", f"{os.getuid() or 1000}", "--volume", f"{ROOT}:/src:ro", "--workdir", "/src"),
-        *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", image),
+        *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", plan.node_image),
         *("python3", "-m", "pytest", "-p", "no:cacheprovider", "tests/training"),
     ]

@@ -65,15 +65,16 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    record = prepare_text(cluster.workspace, text)
+    workspace = cluster.workspace()
+    record = prepare_text(workspace, text)
     console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
-    words = ["--text", str(Path(record["file"]).relative_to(cluster.workspace)), *(["--steps", steps] if steps else [])]
+    words = ["--text", str(Path(record["file"]).relative_to(workspace)), *(["--steps", steps] if steps else [])]
     job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", "jobs/tp.sbatch", *words)
-    files = Run(cluster.workspace, job_id)
-    files.set_earlier_aside()
-    cluster.slurm.release(job_id)
+    files = Run(workspace, job_id)
     console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/tp.sbatch {' '.join(words)}")
     try:
+        files.set_earlier_aside()
+        cluster.slurm.release(job_id)
         job, layout = follow(cluster.slurm, files, console)
     except KeyboardInterrupt:
         leave_or_cancel(cluster.slurm, job_id, console)
@@ -159,7 +160,7 @@ def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
     answer = ""
     if console.is_terminal and sys.stdin.isatty():
         try:
-            answer = console.input(f"\njob {job_id} is still running: [b]c[/b]ancel it, or [b]l[/b]eave it (l)? ")
+            answer = console.input(f"\njob {job_id} is not over: [b]c[/b]ancel it, or [b]l[/b]eave it (l)? ")
         except (EOFError, KeyboardInterrupt):
             answer = ""
     if answer.strip().lower().startswith("c"):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed.cluster import WORKSPACE, Cluster, Plan, Settings
+from slurmbed.cluster import Cluster
 from slurmbed.compose import BASE_FILE, Slice, overlay
+from slurmbed.host import job_uid
+from slurmbed.plan import WORKSPACE, Plan, Settings
 from slurmbed.training import prepare_text
 
 NAME = "slurmbed-test"
@@ -19,7 +21,10 @@ SLICE = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)  # two CPUs, 
 @pytest.fixture(scope="session")
 def image() -> str:
     """The node image; built first, so that a cluster's start does not wait for it."""
-    return Cluster(Settings(name=NAME), print).ready_image()
+    cluster = Cluster(Settings(name=NAME), print)
+    plan = cluster.plan()
+    cluster.build(plan)
+    return plan.node_image
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +40,15 @@ def workspace(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def plan(image, workspace) -> Plan:
     version, _, torch = image.rpartition(":")[2].partition("-")
-    return Plan(exists=False, slices=[SLICE] * NODES, slurm=version, torch=torch, ssh_port="", workspace=workspace)
+    return Plan(
+        exists=False,
+        slices=[SLICE] * NODES,
+        slurm=version,
+        torch=torch,
+        ssh_port="",
+        workspace=workspace,
+        job_uid=job_uid(workspace),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +78,8 @@ def docker_cleanup() -> list[str]:
 def cluster(docker_services) -> Cluster:
     """The cluster, ready. A test that changes it puts it back."""
     cluster = Cluster(Settings(name=NAME), print)
-    cluster.wait_for_controller()
-    cluster.wait_ready(NODES)
+    cluster.readiness.wait_for_controller()
+    cluster.readiness.wait_ready(NODES)
     return cluster
 
 
@@ -77,12 +90,12 @@ def text(workspace) -> str:
 
 
 @pytest.fixture
-def run_job(cluster):
+def run_job(cluster, workspace):
     """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
 
     def run_job(*words: str, timeout: float = 120) -> tuple:
         job_id = cluster.slurm.submit("--output=runs/%j.log", *words)
-        read = (cluster.workspace / "runs" / f"{job_id}.log").read_text
+        read = (workspace / "runs" / f"{job_id}.log").read_text
         return cluster.slurm.wait_completed(job_id, timeout, log=read), read()
 
     return run_job

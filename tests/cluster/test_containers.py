@@ -6,7 +6,8 @@ import docker
 import pytest
 import testinfra
 
-from slurmbed.cluster import IMAGE_KINDS, SERVICES
+from slurmbed.cluster import SERVICES
+from slurmbed.plan import IMAGE_KINDS
 
 ALL = (*SERVICES, "node-1", "node-2")
 CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
@@ -61,7 +62,7 @@ def test_the_users_are_the_same_everywhere(cluster):
         machine = testinfra.get_host(f"docker://{cluster.compose.container_name(service)}")
         found.add((machine.user("alice").uid, machine.user("bob").uid, machine.user("slurm").uid))
     ((alice, bob, _),) = found
-    assert alice == cluster.workspace.stat().st_uid
+    assert alice == cluster.workspace().stat().st_uid
     assert 0 not in (alice, bob)
     assert alice != bob
 

@@ -23,7 +23,7 @@ def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
 def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[int, str]]:
     """Run the TP job; its id, its log, and the layout of its ranks while it ran, as slurmctld told it."""
     job_id = cluster.slurm.submit(*options, "jobs/tp.sbatch", "--text", text, *QUICK)
-    log = cluster.workspace / "runs" / f"{job_id}.log"
+    log = cluster.workspace() / "runs" / f"{job_id}.log"
     layouts = []
 
     def laid_out(job: parse.Job) -> bool:
@@ -43,11 +43,11 @@ def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, text):
     assert cluster.slurm.accounted_layout(job_id) == layout
     assert [item.rank.shard.split(" of")[0] for item in placed] == ["heads 0-1", "heads 2-3"]
 
-    folder = cluster.workspace / "runs" / job_id
+    folder = cluster.workspace() / "runs" / job_id
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["val_loss"] for line in metrics if line["val_loss"] is not None]
     assert losses[-1] < losses[0]
-    assert (folder / "summary.json").stat().st_uid == cluster.workspace.stat().st_uid != 0
+    assert (folder / "summary.json").stat().st_uid == cluster.workspace().stat().st_uid != 0
 
 
 def test_a_job_that_asks_for_one_node_lands_on_one(cluster, text):

@@ -45,7 +45,7 @@ def test_a_life_in_makes_words(image):
 
 
 def test_train_ends_with_placement_losses_sample_and_report(cluster, text):
-    done = make("train", f"NAME={NAME}", "STEPS=10", f"TEXT={cluster.workspace / text}")
+    done = make("train", f"NAME={NAME}", "STEPS=10", f"TEXT={cluster.workspace() / text}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the log and Slurm agree" in done.stdout
     for node in ("node-1", "node-2"):
@@ -60,13 +60,13 @@ def test_train_ends_with_placement_losses_sample_and_report(cluster, text):
 def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, text):
     """Four heads over three ranks: the cluster grows for it, and the job refuses with both numbers."""
     try:
-        done = make("train", f"NAME={NAME}", "NODES=3", f"TEXT={cluster.workspace / text}")
+        done = make("train", f"NAME={NAME}", "NODES=3", f"TEXT={cluster.workspace() / text}")
     finally:
         assert make("scale", f"NAME={NAME}", f"NODES={NODES}").returncode == 0
     assert done.returncode != 0
     assert "ended FAILED, exit code" in done.stderr
     assert "--heads 4 cannot be divided over 3 ranks" in done.stderr
-    assert str(cluster.workspace / "runs") in done.stderr
+    assert str(cluster.workspace() / "runs") in done.stderr
 
 
 def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):

@@ -1,5 +1,8 @@
 """Words of the command line: make's way and the usual way, and refusals before anything starts."""
 
+import os
+import subprocess
+
 import pytest
 
 from slurmbed import cli, host
@@ -37,7 +40,12 @@ def refused(capsys, *words: str) -> str:
         (["up", "TORCH=jax"], "TORCH=jax: not known"),
         (["up", "NAME=Big"], "NAME=Big: not a cluster name"),
         (["up", "NODE=3"], "unrecognized arguments: --node=3"),
+        (["up", "RETAIN=0"], "RETAIN=0: not known"),
+        (["up", "WORKSPACE=/no/such"], "WORKSPACE=/no/such: not a folder"),
+        (["train", "SLURM=1.0"], "SLURM=1.0: not a version known here"),
         (["scale"], "to how many nodes?"),
+        (["scale", "NODES=none"], "NODES=none: not a whole number"),
+        (["logs", "FOLLOW=yes"], "FOLLOW=yes: not known"),
         (["train", "STEPS=-1"], "STEPS=-1: not a whole number"),
         (["train", "TEXT=/no/such/file"], "TEXT=/no/such/file: no such file"),
         (["test", "ONLY=fast"], "ONLY=fast: no such tests"),
@@ -51,5 +59,36 @@ def test_bad_words_are_refused_before_an_engine_is_asked(capsys, monkeypatch, wo
 def test_no_disk(capsys, monkeypatch):
     monkeypatch.setattr(Cluster, "ensure_engine", lambda self: None)
     monkeypatch.setattr("slurmbed.compose.Compose.containers", lambda self: [])
+    monkeypatch.setattr("slurmbed.compose.Compose.volumes", lambda self: [])
+    monkeypatch.setattr("slurmbed.plan.Plan.images_are_there", lambda self: False)
     monkeypatch.setattr(host.Host, "read", classmethod(lambda cls: cls(cpus=2, memory=4096, free_disk=10)))
     assert "10 MiB of disk are free" in refused(capsys, "up", "NAME=slurmbed-test-none")
+
+
+@pytest.mark.parametrize("target", ["up", "train"])
+def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, target):
+    class EngineFirst(Exception):
+        pass
+
+    def ensure_engine(self):
+        raise EngineFirst
+
+    monkeypatch.setattr(Cluster, "ensure_engine", ensure_engine)
+    monkeypatch.setattr("slurmbed.compose.run", lambda *_, **__: pytest.fail("docker was asked first"))
+    with pytest.raises(EngineFirst):
+        cli.main([target])
+
+
+@pytest.mark.parametrize("word", ["TEXT=it's a.txt", "TEXT=a(1);echo b.txt", "TEXT=$HOME"])
+def test_make_passes_words_on_as_they_were_typed(tmp_path, word):
+    makefile = (host.Path(cli.__file__).parent.parent / "Makefile").read_text()
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (tmp_path / "Makefile").write_text(makefile.replace(": pyproject.toml scripts/venv", ":"))
+    (tmp_path / ".venv" / "ready").touch()
+    (bin_folder / "slurmbed").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (bin_folder / "slurmbed").chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    argv = ["make", "--silent", "up", word]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines() == ["up", word], done.stderr

@@ -51,6 +51,10 @@ def test_accounting_rows_of_a_requeued_job():
     assert parse.parse_table("") == []
 
 
+def test_the_last_value_of_a_row_may_hold_the_separator():
+    assert parse.parse_table("JobID|JobName\n7|a|b\n") == [{"JobID": "7", "JobName": "a|b"}]
+
+
 def test_layout_names_the_node_of_each_rank():
     assert parse.parse_layout(recorded("layout.txt")) == {0: "node-1", 1: "node-2", 2: "node-3"}
 
@@ -74,9 +78,9 @@ def test_ranks_are_found_among_other_lines_and_behind_labels():
     assert [(rank.rank, rank.host, rank.node) for rank in ranks] == [(0, "node-1", "node-1"), (1, "node-2", "node-2")]
 
 
-def test_of_a_requeued_job_the_last_run_counts():
+def test_a_rank_that_is_there_twice_stays_twice():
     ranks = parse.parse_ranks("\n".join([rank_line(0, "node-1"), rank_line(0, "node-3")]))
-    assert [rank.host for rank in ranks] == ["node-3"]
+    assert [rank.host for rank in ranks] == ["node-1", "node-3"]
 
 
 @pytest.mark.parametrize(("text", "mib"), [("2048", 2048), ("512M", 512), ("2G", 2048), ("2GiB", 2048), ("1gb", 1024)])

@@ -1,0 +1,137 @@
+"""What a cluster is to be: what the user asks for, what is there already, what the host has."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmbed import host as machine
+from slurmbed.compose import ROOT, Compose, Slice
+from slurmbed.errors import UsageError
+from slurmbed.run import run
+
+WORKSPACE = ROOT / "workspace"  # what nodes see as /workspace, unless told otherwise
+IMAGE_KINDS = ("db", "control", "node")
+DEFAULT_NODES = 2
+DEFAULT_SLURM, DEFAULT_TORCH = "24.11", "debian"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may ask of a cluster; empty means: as it is now, or the default."""
+
+    name: str = "slurmbed"
+    nodes: str = ""
+    cpus: str = ""
+    memory: str = ""
+    slurm: str = ""
+    torch: str = ""
+    ssh_port: str = ""
+    retain: str = ""
+    workspace: str = ""
+
+    def check(self) -> None:
+        """UsageError for what can be refused without asking an engine."""
+        machine.check_name(self.name)
+        if self.nodes:
+            machine.whole_number("NODES", self.nodes, 1, machine.MAX_NODES)
+        if self.slurm:
+            machine.suite(self.slurm)
+        if self.torch not in ("", "debian", "pypi"):
+            raise UsageError(f"TORCH={self.torch}: not known", "choose debian or pypi")
+        if self.retain not in ("", "1"):
+            raise UsageError(f"RETAIN={self.retain}: not known", "RETAIN=1, or leave it out")
+        if self.workspace and not Path(self.workspace).is_dir():
+            raise UsageError(f"WORKSPACE={self.workspace}: not a folder", "name the folder of your jobs")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cluster to make, every choice made; ``exists``: containers or volumes of it are there."""
+
+    exists: bool
+    slices: list[Slice]
+    slurm: str
+    torch: str
+    ssh_port: str
+    workspace: Path
+    job_uid: int
+
+    @property
+    def tag(self) -> str:
+        return f"{self.slurm}-{self.torch}"
+
+    @property
+    def node_image(self) -> str:
+        return f"slurmbed-node:{self.tag}"
+
+    def images_are_there(self) -> bool:
+        names = [f"slurmbed-{kind}:{self.tag}" for kind in IMAGE_KINDS]
+        return run(["docker", "image", "inspect", "--format", ".", *names], timeout=30).ok
+
+    def environment(self) -> dict[str, str]:
+        """The variables of docker-compose.yml."""
+        return {
+            "TAG": self.tag,
+            "SUITE": machine.suite(self.slurm),
+            "TORCH": self.torch,
+            "CA_BUNDLE": machine.ca_bundle(),
+            "JOB_UID": str(self.job_uid),
+            "SSH_PORT": self.ssh_port,
+            "SSH_PUBLIC_KEY": machine.ssh_public_key(),
+            "WORKSPACE": str(self.workspace),
+        }
+
+
+def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
+    """What the user asks for; what is not said stays as the containers are now, or is the default.
+
+    So a cluster can grow without its nodes being made anew under their jobs.
+
+    Raises:
+        UsageError: it does not fit on the host, or would change nodes that are there.
+    """
+    containers = compose.containers()
+    there = max((c.node_number or 0 for c in containers), default=0)
+    count = machine.whole_number("NODES", settings.nodes or there or DEFAULT_NODES, 1, machine.MAX_NODES)
+    now = {"slurm": DEFAULT_SLURM, "torch": DEFAULT_TORCH, "ssh_port": "", "workspace": WORKSPACE}
+    if any(c.service == "login" for c in containers):
+        now = read_login(compose)
+    workspace = Path(settings.workspace).resolve() if settings.workspace else now["workspace"]
+    return Plan(
+        exists=bool(containers or compose.volumes()),
+        slices=make_slices(settings, compose, host, count),
+        slurm=settings.slurm or now["slurm"],
+        torch=settings.torch or now["torch"],
+        ssh_port=settings.ssh_port or now["ssh_port"],
+        workspace=workspace,
+        job_uid=now.get("job_uid") or machine.job_uid(workspace),
+    )
+
+
+def read_login(compose: Compose) -> dict:
+    """The choices that the login node was made with."""
+    login = compose.inspect("login")
+    slurm, _, torch = login["Config"]["Image"].rpartition(":")[2].partition("-")
+    return {
+        "slurm": slurm,
+        "torch": torch,
+        "ssh_port": login["HostConfig"]["PortBindings"]["22/tcp"][0]["HostPort"],
+        "workspace": next(Path(m["Source"]) for m in login["Mounts"] if m["Destination"] == "/workspace"),
+        "job_uid": int(compose.environment_of("login")["JOB_UID"]),
+    }
+
+
+def make_slices(settings: Settings, compose: Compose, host: machine.Host, count: int) -> list[Slice]:
+    """The slice of each of ``count`` nodes: nodes that are there keep theirs, new ones share what is left."""
+    there = {c.node_number: compose.slice_of(c.service) for c in compose.containers() if c.node_number}
+    kept = {number: part for number, part in there.items() if number <= count}
+    new = machine.slice_for(
+        host, count, settings.cpus, settings.memory, sum(part.memory for part in kept.values()), len(kept)
+    )
+    if settings.cpus or settings.memory:
+        changed = [part for part in kept.values() if (part.cpus, part.memory) != (new.cpus, new.memory)]
+        if changed:
+            raise UsageError(
+                f"the nodes that are there have {changed[0].cpus} CPUs and {changed[0].memory} MiB",
+                f"CPUS and MEMORY are chosen when a cluster is made: make clean NAME={settings.name}, then make up",
+            )
+    return [kept.get(number, new) for number in range(1, count + 1)]

@@ -1,0 +1,104 @@
+"""When a cluster is ready: all nodes work, a job ran on them as the unprivileged user, and accounting has it."""
+
+import re
+from collections.abc import Sequence
+
+from slurmbed.compose import Compose
+from slurmbed.errors import NotReady
+from slurmbed.parse import Node, parse_nodes
+from slurmbed.run import Result, last_lines
+from slurmbed.slurm import Slurm
+from slurmbed.wait import Pending, wait_until
+
+WORKING_STATES = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
+
+
+def works(node: Node) -> bool:
+    return node.state in WORKING_STATES and set(node.flags) <= {"CLOUD", "DYNAMIC_NORM", "COMPLETING"}
+
+
+class Readiness:
+    """Bounded waits on one cluster.
+
+    Args:
+        slurm: Slurm as the unprivileged user on the login node.
+    """
+
+    def __init__(self, compose: Compose, slurm: Slurm):
+        self.compose, self.slurm = compose, slurm
+
+    def as_root(self, words: Sequence[str]) -> Result:
+        return self.compose.exec("slurmctld", words)
+
+    def nodes(self) -> list[Node]:
+        """All node records, asked for on slurmctld's own container: login may not be up."""
+        return parse_nodes(self.as_root(["scontrol", "--oneliner", "show", "nodes"]).check().stdout)
+
+    def check_containers(self) -> None:
+        """NotReady if one has ended: waiting longer would not help."""
+        ended = [c for c in self.compose.containers() if c.state in ("exited", "dead")]
+        if ended:
+            raise NotReady(", ".join(f"{c.service}: {c.status}" for c in ended))
+
+    def wait_for_controller(self) -> None:
+        """Block until slurmctld answers, to the user and from the login node."""
+
+        def check() -> None:
+            self.check_containers()
+            ping = self.slurm.runner(["timeout", "10", "scontrol", "ping"])
+            if not ping.ok or "is UP" not in ping.stdout:
+                raise Pending(" ".join(ping.output.split())[-200:] or "no answer")
+
+        wait_until(check, what="slurmctld answers", timeout=240, hint="see: make logs")
+
+    def wait_ready(self, nodes: int) -> None:
+        """Block until ready. Nodes that are busy with jobs count as working; the job then runs on the idle ones.
+
+        Raises:
+            NotReady: a container ended.
+            WaitTimeout: with what was missing last.
+        """
+        timeout = 120 + 2 * nodes
+        job_id = wait_until(lambda: self.probe(nodes), what="all nodes idle", timeout=timeout, hint="see: make logs")
+        if not job_id:
+            return
+        self.slurm.wait(job_id, timeout)
+
+        def accounted() -> None:
+            rows = self.slurm.accounting(job_id)
+            if not rows or any(row["State"] != "COMPLETED" for row in rows):
+                raise Pending(f"accounting of job {job_id}: {[row['State'] for row in rows]}")
+
+        wait_until(accounted, what="sacct shows the job", timeout=timeout)
+
+    def idle_nodes(self, nodes: int) -> list[str]:
+        """Names of the idle nodes, once node-1 to node-``nodes`` all work; Pending until then."""
+        self.check_containers()
+        known = {node.name: node for node in self.nodes()}
+        missing = [f"node-{i}" for i in range(1, nodes + 1) if f"node-{i}" not in known]
+        if missing:
+            raise Pending(f"not registered: {', '.join(missing)}")
+        lame = [f"{n.name} {'+'.join((n.state, *n.flags))}" for n in known.values() if not works(n)]
+        if lame:
+            raise Pending(", ".join(lame))
+        return [node.name for node in known.values() if node.is_idle]
+
+    def probe(self, nodes: int) -> str:
+        """The id of a job that ran on all idle nodes; "" if all are busy. Pending if waiting jobs took a node first."""
+        idle = self.idle_nodes(nodes)
+        if not idle:
+            return ""
+        words = [
+            f"--nodes={len(idle)}",
+            f"--nodelist={','.join(idle)}",
+            "--job-name=ready",
+            "--time=1",
+            "--immediate=10",
+        ]
+        ran = self.slurm.runner(["srun", *words, "printenv", "SLURM_JOB_ID"])
+        if not ran.ok:
+            raise Pending(" ".join(ran.output.split())[-200:])
+        job_ids = re.findall(r"^\d+$", ran.stdout, re.MULTILINE)
+        if len(job_ids) != len(idle):
+            raise NotReady(f"srun on {len(idle)} nodes ran {len(job_ids)} tasks", "", last_lines(ran.output))
+        return job_ids[0]
