@@ -155,8 +155,10 @@ class Cluster:
         run(base, timeout=900, capture=False).check("the base image could not be had (see above)")
         if first:
             self.say("building the images: a few minutes the first time, seconds later")
+        # Compose labels images with the project: under one name for all clusters, they are the same images.
+        shared = Compose("slurmbed", plan.environment())
         words = ("--progress", "auto" if first else "plain", "build")
-        built = self.compose.with_overlay(plan.slices[:1], *words, timeout=3600, capture=not first)
+        built = shared.with_overlay(plan.slices[:1], *words, timeout=3600, capture=not first)
         built.check("the images could not be built")
 
     def start(self, plan: Plan) -> None:
