@@ -6,7 +6,8 @@ FROM debian:${SUITE}-slim AS base
 LABEL org.slurmbed=image
 SHELL ["/bin/bash", "-Eeuo", "pipefail", "-c"]
 ENV LANG=C.UTF-8
-# Debian's own image deletes downloaded packages; the cache mounts below keep them between builds.
+# Debian's own image deletes downloaded packages; the cache mounts below keep them between builds. The lists in
+# them may be another suite's or pruned, so every step updates them.
 RUN rm -f /etc/apt/apt.conf.d/docker-clean \
  && echo 'APT::Install-Recommends "false";' >/etc/apt/apt.conf.d/slurmbed
 # munge's package makes a key when it is installed; removed in the same layer, it never is in an image.
@@ -20,7 +21,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 FROM base AS control
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         slurmctld slurmdbd slurm-wlm-mysql-plugin
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
@@ -29,7 +31,8 @@ ENTRYPOINT ["entrypoint"]
 FROM base AS db
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         mariadb-client-core mariadb-server-core \
  && useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql
 COPY configs/ /
@@ -39,7 +42,8 @@ ENTRYPOINT ["entrypoint"]
 FROM base AS node
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         less nano openssh-client openssh-server python3-pytest slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
 # TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
@@ -51,7 +55,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca \
-    export DEBIAN_FRONTEND=noninteractive; \
+    export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
     case "$TORCH" in \
       debian) apt-get install -qy libopenblas0-openmp python3-torch ;; \
       pypi) apt-get install -qy python3-pip python3-numpy; \
