@@ -40,7 +40,8 @@ def train(args: argparse.Namespace) -> None:
         raise UsageError(f"TEXT={args.text}: no such file, or not readable", "name a text file")
     cluster = make_cluster(args)
     cluster.ensure_engine()
-    if cluster.working_nodes() < nodes:
+    asked = args.cpus or args.memory or args.slurm or args.torch
+    if asked or not cluster.is_running() or cluster.working_nodes() < nodes:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
         there = max((c.node_number or 0 for c in cluster.compose.containers()), default=0)
         cluster = make_cluster(args, nodes=str(max(nodes, there)))

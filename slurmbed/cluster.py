@@ -6,7 +6,7 @@ from pathlib import Path
 from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose
 from slurmbed.errors import SlurmbedError, UsageError
-from slurmbed.parse import Node
+from slurmbed.parse import Node, parse_nodes
 from slurmbed.plan import WORKSPACE, Plan, Settings, make_plan, read_login
 from slurmbed.readiness import Readiness, works
 from slurmbed.run import Result, last_lines, run
@@ -107,6 +107,11 @@ class Cluster:
         has_login = any(c.service == "login" for c in self.compose.containers())
         return read_login(self.compose)["workspace"] if has_login else WORKSPACE
 
+    def is_running(self) -> bool:
+        """Whether the containers that every cluster has all run."""
+        running = {c.service for c in self.compose.containers() if c.state == "running"}
+        return running.issuperset(SERVICES)
+
     def require(self) -> None:
         """UsageError unless there is such a cluster."""
         self.require_engine()
@@ -115,14 +120,15 @@ class Cluster:
 
     def require_running(self) -> None:
         self.require()
-        if any(c.state != "running" for c in self.compose.containers() if c.service in SERVICES):
+        if not self.is_running():
             raise UsageError(f"the cluster {self.name} is not running", "start it: make up")
 
     def working_nodes(self) -> int:
-        """How many nodes work now; 0 if slurmctld does not run."""
+        """How many nodes work now; 0 if slurmctld does not answer."""
         if not any(c.service == "slurmctld" and c.state == "running" for c in self.compose.containers()):
             return 0
-        return sum(works(node) for node in self.readiness.nodes())
+        shown = self.readiness.as_root(["timeout", "10", "scontrol", "--oneliner", "show", "nodes"])
+        return sum(works(node) for node in parse_nodes(shown.stdout)) if shown.ok else 0
 
     # ---- steps ----
 

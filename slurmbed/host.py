@@ -39,8 +39,10 @@ class Host:
         if not answer.ok:  # the client prints its half of the JSON even then
             raise SlurmbedError("the Docker engine does not answer", "make up starts it", last_lines(answer.stderr))
         info = json.loads(answer.stdout)
-        data = Path(info["DockerRootDir"])  # is in a virtual machine under Docker Desktop
-        free = shutil.disk_usage(data).free >> 20 if data.is_dir() else None
+        try:
+            free = shutil.disk_usage(info["DockerRootDir"]).free >> 20
+        except OSError:  # in Docker Desktop's virtual machine, or closed to this user
+            free = None
         return cls(info["NCPU"], info["MemTotal"] >> 20, free, info["CpuCfsQuota"], info["MemoryLimit"])
 
 

@@ -127,11 +127,10 @@ def make_slices(settings: Settings, compose: Compose, host: machine.Host, count:
     new = machine.slice_for(
         host, count, settings.cpus, settings.memory, sum(part.memory for part in kept.values()), len(kept)
     )
-    if settings.cpus or settings.memory:
-        changed = [part for part in kept.values() if (part.cpus, part.memory) != (new.cpus, new.memory)]
-        if changed:
+    for part in kept.values():
+        if (settings.cpus and part.cpus != new.cpus) or (settings.memory and part.memory != new.memory):
             raise UsageError(
-                f"the nodes that are there have {changed[0].cpus} CPUs and {changed[0].memory} MiB",
+                f"the nodes that are there have {part.cpus} CPUs and {part.memory} MiB",
                 f"CPUS and MEMORY are chosen when a cluster is made: make clean NAME={settings.name}, then make up",
             )
     return [kept.get(number, new) for number in range(1, count + 1)]

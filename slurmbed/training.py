@@ -15,7 +15,7 @@ from slurmbed import parse, slurm
 from slurmbed.cluster import Cluster
 from slurmbed.errors import UsageError, WaitTimeout
 from slurmbed.report import write_report
-from slurmbed.run import run
+from slurmbed.run import last_lines, run
 
 POLL = 0.5  # seconds between two looks at a job
 LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
@@ -26,8 +26,20 @@ def prepare_text(workspace: Path, file: str = "") -> dict:
     words = ["--text", file] if file else []
     done = run([sys.executable, str(workspace / "data.py"), *words], timeout=300)
     if not done.ok:
-        raise UsageError(done.stderr.strip().splitlines()[-1], "name a text with TEXT=file")
+        raise UsageError("there is no text to train on", "name a text with TEXT=file", last_lines(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_alone(name: str, workspace: Path) -> None:
+    """UsageError if another cluster writes its runs to the same workspace: their job ids would meet."""
+    form = '{{.Label "com.docker.compose.project"}}'
+    words = ["--filter", "label=com.docker.compose.service=login", "--filter", f"volume={workspace}", "--format", form]
+    others = set(run(["docker", "ps", *words], timeout=30).check().stdout.split()) - {name}
+    if others:
+        raise UsageError(
+            f"the cluster {min(others)} writes its runs to {workspace} too",
+            f"give one a copy: cp -r workspace other, then make up NAME={name} WORKSPACE=other",
+        )
 
 
 class Run:
@@ -66,6 +78,7 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
     workspace = cluster.workspace()
+    check_alone(cluster.name, workspace)
     record = prepare_text(workspace, text)
     console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
     words = ["--text", str(Path(record["file"]).relative_to(workspace)), *(["--steps", steps] if steps else [])]

@@ -62,7 +62,7 @@ class Journal:
         return train_loss
 
     def figures(self):
-        """Throughput of the whole run."""
+        """Throughput since this process began: after --resume, of the steps since."""
         return {
             "tokens_per_s": self.total["tokens"] / self.total["train_s"],
             "communication_share": self.total["communication_s"] / self.total["train_s"],

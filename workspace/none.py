@@ -1,6 +1,6 @@
 """One process with the whole model.
 
-The functions of tp.py, in its order: `diff none.py tp.py` shows what tensor parallelism is.
+The functions that tp.py has too, in its order: `diff none.py tp.py` shows what tensor parallelism is.
 
 Legend: B batch, T time, V symbols.
 """

@@ -3,7 +3,7 @@
     python3 train.py --help
     sbatch jobs/tp.sbatch --steps 500
 
-Every rank runs every line of this file; only writing is rank 0's.
+Every rank runs the same loop; what rank 0 alone does stands under `chief`.
 """
 
 import dataclasses

@@ -1,5 +1,6 @@
 """Containers and images from the inside: users, key modes, capabilities, no secret in any layer."""
 
+import socket
 import tarfile
 
 import docker
@@ -84,6 +85,26 @@ def test_nodes_are_held_to_their_slice(cluster):
     made = cluster.compose.inspect("node-1")["HostConfig"]
     assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (10**9, 1024 << 20, 512 << 20)
     assert made["Privileged"] is False
+
+
+def test_ssh_takes_a_key_and_nothing_else(cluster):
+    """With the client of a node, since the host may have none; on the host's port sshd answers."""
+    port = int(cluster.compose.port("login", 22))
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        assert connection.recv(100).startswith(b"SSH-2.0-OpenSSH")
+    make_key = "install -d -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/test"
+    keep = f"{make_key} && cat ~/.ssh/test.pub >>~/.ssh/authorized_keys"
+    cluster.as_user("alice")(["sh", "-c", keep]).check()
+    options = [
+        "-oBatchMode=yes",
+        "-oStrictHostKeyChecking=no",
+        "-oUserKnownHostsFile=/dev/null",
+        "-i/home/alice/.ssh/test",
+    ]
+    taken = cluster.compose.exec("node-1", ["ssh", *options, "alice@login", "id", "-un"], user="alice")
+    assert taken.check().stdout == "alice\n"
+    refused = cluster.compose.exec("node-1", ["ssh", *options, "bob@login", "id", "-un"], user="alice")
+    assert "Permission denied (publickey" in refused.stderr
 
 
 SECRET_NAMES = ("munge.key", "jwt_hs256.key", "slurm.key", "ssh_host_", "id_rsa", "id_ed25519")

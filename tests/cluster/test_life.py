@@ -95,6 +95,7 @@ def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
 def test_nodes_that_are_there_are_not_made_anew_with_another_slice(cluster):
     with pytest.raises(UsageError, match="the nodes that are there have 2 CPUs and 1024 MiB"):
         Cluster(Settings(name=NAME, cpus="1"), print).up()
+    Cluster(Settings(name=NAME, cpus="2"), print).plan()
     assert [(node.cpus, node.memory) for node in cluster.slurm.nodes()] == [(2, 1024)] * NODES
 
 

@@ -69,6 +69,16 @@ def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, text
     assert str(cluster.workspace() / "runs") in done.stderr
 
 
+def test_train_refuses_a_workspace_that_another_cluster_writes_to(cluster, text):
+    try:
+        assert make("up", f"NAME={OTHER}", "NODES=1", f"WORKSPACE={cluster.workspace()}").returncode == 0
+        done = make("train", f"NAME={OTHER}", "NODES=1", f"TEXT={cluster.workspace() / text}")
+    finally:
+        assert make("clean", f"NAME={OTHER}").returncode == 0
+    assert done.returncode != 0
+    assert f"the cluster {NAME} writes its runs to {cluster.workspace()} too" in done.stderr
+
+
 def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("ab\n" * 100)

@@ -70,5 +70,5 @@ def test_a_half_written_line_of_metrics_waits_for_its_end(tmp_path):
 
 def test_a_text_that_cannot_be_prepared_is_told_in_its_own_words(tmp_path):
     (tmp_path / "data.py").write_text("import sys; sys.exit('data.py: error: no text: name one')")
-    with pytest.raises(training.UsageError, match=r"data.py: error: no text(.|\n)*TEXT=file"):
+    with pytest.raises(training.UsageError, match=r"no text to train on(.|\n)*data.py: error: no text(.|\n)*TEXT=file"):
         training.prepare_text(tmp_path)
