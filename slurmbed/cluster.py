@@ -138,9 +138,12 @@ class Cluster:
             raise SlurmbedError("no usable Docker engine (see above)")
 
     def require_engine(self) -> None:
+        """SlurmbedError unless an engine and Compose answer; nothing is installed."""
         answer = run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=30)
         if not answer.ok:
             raise SlurmbedError("the Docker engine does not answer", "make up starts it", last_lines(answer.stderr))
+        if not run(["docker", "compose", "version"], timeout=30).ok:
+            raise SlurmbedError("Docker Compose v2 is missing", "make up installs it")
 
     def plan(self) -> Plan:
         """What to make, checked against the host, with the engine there."""
