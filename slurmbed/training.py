@@ -4,7 +4,6 @@ import itertools
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -13,9 +12,10 @@ from rich.table import Table
 
 from slurmbed import parse, slurm
 from slurmbed.cluster import Cluster
-from slurmbed.errors import UsageError, WaitTimeout
+from slurmbed.errors import UsageError
 from slurmbed.report import write_report
 from slurmbed.run import last_lines, run
+from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at a job
 LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
@@ -112,18 +112,19 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
 def follow(client: slurm.Slurm, files: Run, console: Console) -> tuple[parse.Job, dict[int, str]]:
     """The job once it is over, and where slurmctld laid out its ranks; draws progress meanwhile."""
     layout: dict[int, str] = {}
-    deadline = time.monotonic() + LONGEST
     with Follower(console) as follower:
-        while True:
+
+        def check() -> parse.Job:
             job = client.job(files.job_id)
             follower.update(job, files.metrics())
-            if job.is_over:
-                return job, layout
             if job.state == "RUNNING" and not layout:
-                layout = client.layout(files.job_id)
-            if time.monotonic() > deadline:
-                raise WaitTimeout(f"job {files.job_id} is still {job.state} after {LONGEST} s")
-            time.sleep(POLL)
+                layout.update(client.layout(files.job_id))
+            if not job.is_over:
+                raise Pending(f"{job.state} ({job.reason})")
+            return job
+
+        what = f"job {files.job_id} ends"
+        return wait_until(check, what=what, timeout=LONGEST, interval=POLL), layout
 
 
 class Follower:
