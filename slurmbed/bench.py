@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from slurmbed.cluster import Cluster
 from slurmbed.plan import DEFAULT_SLURM, DEFAULT_TORCH, Settings
-from slurmbed.run import run
+from slurmbed.run import Result, run
 
 ROUNDS = 3
 NODES = 2
@@ -24,12 +25,12 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def bare(name: str) -> Callable[[str], None]:
+def bare(name: str) -> Callable[[str], Result]:
     """``docker compose`` on as many containers of the same image that only sleep."""
     service = {"image": f"slurmbed-node:{DEFAULT_SLURM}-{DEFAULT_TORCH}", "init": True, "command": ["sleep", "3600"]}
     project = json.dumps({"services": {f"idle-{i}": service for i in range(CONTAINERS)}})
     argv = ["docker", "compose", "-p", name, "-f", "-"]
-    return lambda words: run([*argv, *words.split()], timeout=300, stdin=project).check() and None
+    return lambda words: run([*argv, *words.split()], timeout=300, stdin=project).check()
 
 
 def main(args: argparse.Namespace) -> None:
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> None:
     try:
         cluster.build(cluster.plan())
         for _ in range(ROUNDS):
-            taken["bare compose up"].append(seconds(lambda: idle("up --detach")))
+            taken["bare compose up"].append(seconds(partial(idle, "up --detach")))
             idle("down --volumes --timeout 1")
             taken["cold up (nothing there)"].append(seconds(cluster.up))
             cluster.down()

@@ -43,8 +43,7 @@ def train(args: argparse.Namespace) -> None:
     asked = args.cpus or args.memory or args.slurm or args.torch
     if asked or not cluster.is_running() or cluster.working_nodes() < nodes:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
-        there = max((c.node_number or 0 for c in cluster.compose.containers()), default=0)
-        cluster = make_cluster(args, nodes=str(max(nodes, there)))
+        cluster = make_cluster(args, nodes=str(max(nodes, cluster.compose.highest_node())))
         show_nodes(cluster, cluster.up())
     training.train(cluster, console, nodes, args.steps, args.text)
 

@@ -7,7 +7,7 @@ from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.parse import Node, parse_nodes
-from slurmbed.plan import WORKSPACE, Plan, Settings, make_plan, read_login
+from slurmbed.plan import Plan, Settings, choices_so_far, make_plan
 from slurmbed.readiness import Readiness, works
 from slurmbed.run import Result, last_lines, run
 from slurmbed.slurm import Slurm
@@ -104,8 +104,7 @@ class Cluster:
 
     def workspace(self) -> Path:
         """The folder of the host that is /workspace in the cluster."""
-        has_login = any(c.service == "login" for c in self.compose.containers())
-        return read_login(self.compose)["workspace"] if has_login else WORKSPACE
+        return choices_so_far(self.compose)["workspace"]
 
     def is_running(self) -> bool:
         """Whether the containers that every cluster has all run."""

@@ -81,6 +81,10 @@ class Compose:
         listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
         return sorted((Container(*line.split("\t")) for line in listed.stdout.splitlines()), key=lambda c: c.service)
 
+    def highest_node(self) -> int:
+        """The highest number of the nodes that are there; 0 if there is none."""
+        return max((c.node_number or 0 for c in self.containers()), default=0)
+
     def volumes(self) -> list[str]:
         label = f"label=com.docker.compose.project={self.project}"
         return run(["docker", "volume", "ls", "--quiet", "--filter", label], timeout=30).check().stdout.split()

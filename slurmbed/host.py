@@ -66,7 +66,7 @@ def slice_for(host: Host, nodes: int, cpus: str = "", memory: str = "", taken: i
     usable = host.memory * 3 // 4
     try:
         each_memory = parse_memory(memory) if memory else usable // nodes
-        if taken and not memory and nodes > kept:
+        if not memory and nodes > kept:
             each_memory = min(each_memory, (host.memory - taken) // (nodes - kept))
     except ValueError as error:
         raise UsageError(f"MEMORY={error}", "MEMORY is what each node gets") from None

@@ -89,26 +89,26 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
     Raises:
         UsageError: it does not fit on the host, or would change nodes that are there.
     """
-    containers = compose.containers()
-    there = max((c.node_number or 0 for c in containers), default=0)
-    count = machine.whole_number("NODES", settings.nodes or there or DEFAULT_NODES, 1, machine.MAX_NODES)
-    now = {"slurm": DEFAULT_SLURM, "torch": DEFAULT_TORCH, "ssh_port": "", "workspace": WORKSPACE}
-    if any(c.service == "login" for c in containers):
-        now = read_login(compose)
+    nodes = settings.nodes or compose.highest_node() or DEFAULT_NODES
+    count = machine.whole_number("NODES", nodes, 1, machine.MAX_NODES)
+    now = choices_so_far(compose)
     workspace = Path(settings.workspace).resolve() if settings.workspace else now["workspace"]
     return Plan(
-        exists=bool(containers or compose.volumes()),
+        exists=bool(compose.containers() or compose.volumes()),
         slices=make_slices(settings, compose, host, count),
         slurm=settings.slurm or now["slurm"],
         torch=settings.torch or now["torch"],
         ssh_port=settings.ssh_port or now["ssh_port"],
         workspace=workspace,
-        job_uid=now.get("job_uid") or machine.job_uid(workspace),
+        job_uid=now["job_uid"] or machine.job_uid(workspace),
     )
 
 
-def read_login(compose: Compose) -> dict:
-    """The choices that the login node was made with."""
+def choices_so_far(compose: Compose) -> dict:
+    """The choices that the cluster's login node was made with; the defaults if there is none."""
+    if not any(c.service == "login" for c in compose.containers()):
+        defaults = {"slurm": DEFAULT_SLURM, "torch": DEFAULT_TORCH, "ssh_port": "", "workspace": WORKSPACE}
+        return {**defaults, "job_uid": None}
     login = compose.inspect("login")
     slurm, _, torch = login["Config"]["Image"].rpartition(":")[2].partition("-")
     return {

@@ -1,5 +1,6 @@
 """What a user types: make's words, what they print, what they refuse."""
 
+import json
 import os
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import subprocess
 import pytest
 
 from conftest import NAME, NODES
+from slurmbed.cluster import SERVICES
 from slurmbed.compose import ROOT, Compose
 
 OTHER = f"{NAME}-make"
@@ -19,6 +21,13 @@ def make(*words: str, stdin: str = "", **environment: str) -> subprocess.Complet
     return subprocess.run(
         argv, cwd=ROOT, env={**env, **environment}, input=stdin, capture_output=True, text=True, timeout=300
     )
+
+
+def test_the_compose_file_is_valid_by_itself(image):
+    argv = ["docker", "compose", "config", "--format", "json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["services"]) == {*SERVICES, "node-1", "node-2"}
 
 
 def test_a_life_in_makes_words(image):
