@@ -1,6 +1,7 @@
 """The collectives, counted and timed. Every byte between ranks goes through here while a model trains.
 
-A collective's time is from its call to its end: the transfer, and the wait for the slowest rank.
+A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
+with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over.
 """
 
 import time
@@ -10,29 +11,44 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-calls = Counter()  # kind -> collectives since the start: forward, backward, gradient_norm, state
+calls = Counter()  # kind -> collectives since the start: forward, backward, gradient_norm, loss
 seconds = Counter()  # kind -> time in them
+WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @contextmanager
 def counted(kind):
     start = time.perf_counter()
-    yield
+    with torch.profiler.record_function(f"collective {kind}"):
+        yield
     calls[kind] += 1
     seconds[kind] += time.perf_counter() - start
 
 
-def all_reduce(tensor, kind, op=dist.ReduceOp.SUM):
-    """A new tensor of the same shape, the sum (or `op`) over all ranks, equal on each."""
+def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None):
+    """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, equal on each."""
     result = tensor.clone(memory_format=torch.contiguous_format)
     with counted(kind):
-        dist.all_reduce(result, op)
+        dist.all_reduce(result, op, group)
     return result
 
 
-def all_gather(tensor, kind):
-    """The tensors of all ranks, which have one shape, as a list in the order of ranks, on each rank."""
-    results = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    with counted(kind):
-        dist.all_gather(results, tensor.contiguous())
-    return results
+class Buckets:
+    """DistributedDataParallel's hook: average a bucket of gradients, in `wire` precision on the way, and count it."""
+
+    def __init__(self, wrapped, wire):
+        self.group, self.wire, self.ready = wrapped.process_group, WIRES[wire], 0.0
+        wrapped.register_comm_hook(None, self.reduce)
+
+    def reduce(self, _, bucket):
+        self.ready = time.perf_counter()
+        calls["backward"] += 1
+        gradient = bucket.buffer()
+        sent = gradient.to(self.wire) if gradient.dtype == torch.float32 else gradient
+        sent = sent.div_(self.group.size())
+        reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
+        return reduced.then(lambda done: done.value()[0].to(gradient.dtype))
+
+    def waited(self):
+        """Count the time since the last bucket was ready: call it when backward has ended."""
+        seconds["backward"] += time.perf_counter() - self.ready

@@ -16,7 +16,16 @@ def knob(default, help, choices=None):
 @dataclass(frozen=True)
 class Config:
     # How the work is divided.
-    parallel: str = knob("none", "none: one process; tp: tensor parallelism over all ranks", ("none", "tp"))
+    parallel: str = knob(
+        "none",
+        "none: one process; ddp: data; tp: tensor, by hand; tp-dtensor: tensor, by torch; fsdp: data, with sharded "
+        "parameters; pp: pipeline; hybrid: data x tensor",
+        ("none", "ddp", "tp", "tp-dtensor", "fsdp", "pp", "hybrid"),
+    )
+    tp_size: int = knob(2, "hybrid: ranks that share one model; the others are its copies")
+    accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
+    bucket_mb: float = knob(1.0, "ddp: MB of gradients that travel together")
+    wire: str = knob("float32", "precision of what travels between ranks in every step", ("float32", "bfloat16"))
 
     # The model: nanoGPT's size for a CPU.
     layers: int = knob(4, "transformer blocks")
@@ -40,14 +49,25 @@ class Config:
     log_every: int = knob(10, "steps between log lines")
     eval_every: int = knob(100, "steps between evaluations of the whole validation text")
     eval_batch_size: int = knob(248, "sequences in a batch of the evaluation")
-    checkpoint_every: int = knob(250, "steps between checkpoints")
+    checkpoint_every: int = knob(250, "steps between checkpoints; the last two are kept")
+    checkpoint: str = knob(
+        "full", "full: rank 0 writes one file; sharded: each rank writes its part", ("full", "sharded")
+    )
     sample_length: int = knob(400, "characters to generate at the end")
     run_dir: str = knob("", "folder for what the run writes (default: runs/$SLURM_JOB_ID, or runs/local)")
-    resume: str = knob("", "checkpoint.pt to continue from")
+    resume: str = knob(
+        "", "checkpoint to continue from; auto: the newest whole one in the run's folder, if there is one"
+    )
+
+    # For lessons.
+    break_: str = knob("", "make a classic mistake on purpose: a name of breaks.py, like missing-f")
 
     # The machine.
     seed: int = knob(1337, "decides the initial weights and every batch")
     dtype: str = knob("float32", "type of weights and activations", ("float32", "float64"))
+    backend: str = knob(
+        "auto", "gloo (CPU), nccl (a GPU for each rank) or auto: nccl if every rank has one", ("auto", "gloo", "nccl")
+    )
     threads: int = knob(0, "threads of a rank (0: OMP_NUM_THREADS, else every core)")
     timeout: int = knob(300, "seconds after which a rank that waits for another gives up")
 
@@ -70,6 +90,8 @@ class Config:
             )
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"--lr must be above 0 and finite, got {self.lr}")
+        if not self.bucket_mb > 0:
+            raise ValueError(f"--bucket-mb must be above 0, got {self.bucket_mb}")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"--beta2 must be in [0, 1), got {self.beta2}")
 
@@ -80,7 +102,9 @@ class Config:
 
 # The smallest value that makes sense, by field.
 LEAST = {
-    **dict.fromkeys(("layers", "heads", "channels", "steps", "batch_size", "eval_batch_size", "timeout"), 1),
+    **dict.fromkeys(
+        ("layers", "heads", "channels", "steps", "batch_size", "eval_batch_size", "timeout", "accumulate", "tp_size"), 1
+    ),
     **dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 1),
     **dict.fromkeys(("warmup", "weight_decay", "sample_length", "seed", "threads"), 0),
     "block_size": 2,
@@ -89,7 +113,7 @@ LEAST = {
 
 
 def flag(name):
-    return "--" + name.replace("_", "-")
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def parse(arguments=None):
@@ -103,6 +127,7 @@ def parse(arguments=None):
         shown = "" if each.default == "" else f" (default: {each.default})"
         parser.add_argument(
             flag(each.name),
+            dest=each.name,
             type=each.type,
             default=each.default,
             choices=each.metadata["choices"],

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 # Launcher -> its names of (rank, world size, local rank). The first whose rank is set counts: srun may start torchrun.
@@ -89,20 +90,67 @@ def announce(record):
 
 
 @contextmanager
-def process_group(env, timeout):
-    """The ranks, connected; left in order at the end. Nobody waits longer than `timeout` seconds for another.
+def process_group(env, backend, timeout):
+    """The ranks, connected; yields the device that this one computes on. Left in order at the end.
 
-    After an error a rank just ends: the others see its connection close, and end too.
+    `backend` is gloo (on CPUs), nccl (a GPU for each rank) or auto: nccl if every rank has a GPU of its own, else gloo.
+    Nobody waits longer than `timeout` seconds for another. After an error a rank just ends: the others see its
+    connection close, and end too. Raises BackendError, on every rank, if nccl is asked for and a rank has no GPU.
     """
     timeout = timedelta(seconds=timeout)
-    if env.world_size == 1:
-        meeting = {"store": dist.HashStore()}
+    store = dist.HashStore()
+    if env.world_size > 1:
+        os.environ.update(MASTER_ADDR=env.master_addr, MASTER_PORT=str(env.master_port))
+        store, _, _ = next(dist.rendezvous("env://", env.rank, env.world_size, timeout=timeout))
+    store.set(f"gpu/{env.rank}", own_gpu(env.local_rank))
+    gpus = [store.get(f"gpu/{rank}").decode() for rank in range(env.world_size)]
+    backend = choose_backend(backend, gpus, dist.is_nccl_available())
+    if backend == "nccl":
+        device = torch.device("cuda", env.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     else:
-        meeting = {"init_method": f"tcp://{env.master_addr}:{env.master_port}"}
-    dist.init_process_group("gloo", rank=env.rank, world_size=env.world_size, timeout=timeout, **meeting)
-    yield
+        device = torch.device("cpu")
+    # With nccl, gloo stays for what is on the CPU: a flag, an object.
+    both = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
+    store = dist.PrefixStore("ranks", store)
+    dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
+    yield device
     dist.barrier()  # rank 0 holds the store: it must not leave first
     dist.destroy_process_group()
+
+
+def own_gpu(local_rank):
+    """A name, unique in the world, of the GPU that a rank would take; empty if it has none.
+
+    Slurm's --gpus-per-task shows each rank its own GPU only, as number 0; torchrun shows it all GPUs of the node.
+    """
+    count = torch.cuda.device_count()
+    return str(torch.cuda.get_device_properties(local_rank % count).uuid) if count else ""
+
+
+class BackendError(ValueError):
+    """The backend that was asked for cannot be had."""
+
+
+def choose_backend(wanted, gpus, nccl_available):
+    """gloo or nccl, from what was asked for and the GPU of each rank. BackendError if it cannot be had."""
+    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
+    shared = [rank for rank, gpu in enumerate(gpus) if gpu and gpus.index(gpu) != rank]
+    if wanted == "gloo" or (wanted == "auto" and (without or shared or not nccl_available)):
+        return "gloo"
+    if without:
+        raise BackendError(
+            f"--backend nccl needs a GPU for each rank, and rank {without[0]} sees none; "
+            "ask Slurm for them with --gpus-per-task=1, or use --backend gloo"
+        )
+    if shared:
+        raise BackendError(
+            f"--backend nccl needs a GPU for each rank, and ranks {gpus.index(gpus[shared[0]])} and {shared[0]} share "
+            "one; start fewer ranks on that node, or use --backend gloo"
+        )
+    if not nccl_available:
+        raise BackendError("--backend nccl: this build of torch has no NCCL; use --backend gloo, or a CUDA build")
+    return "nccl"
 
 
 def gather(value):

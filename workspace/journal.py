@@ -3,6 +3,8 @@
 import json
 import time
 
+import torch
+
 import communication
 
 
@@ -12,12 +14,13 @@ class Journal:
     Throughput and the share of communication are of training steps alone; `elapsed_s` includes evaluation and saving.
     """
 
-    def __init__(self, folder, config, write, first_step):
+    def __init__(self, folder, config, write, first_step, carried=(0.0, 0)):
         self.folder, self.metrics = folder, folder / "metrics.jsonl"
         self.config, self.write = config, write
         self.started = time.perf_counter()
         self.total = {"tokens": 0, "train_s": 0.0, "communication_s": 0.0}
         self.losses, self.recent = [], dict(self.total)
+        self.carried = carried  # (sum, count) of losses since the last log line, from before this process
         if write:
             self.keep_until(first_step)
 
@@ -34,9 +37,15 @@ class Journal:
             self.recent[name] += amount
             self.total[name] += amount
 
-    def log(self, step, val_loss):
+    def pending(self, whole_loss):
+        """(sum, count) of the losses since the last log line; `whole_loss` adds up the parts of all ranks."""
+        of_process = whole_loss(torch.tensor(self.losses, dtype=torch.float64).sum()).item()
+        return self.carried[0] + of_process, self.carried[1] + len(self.losses)
+
+    def log(self, step, val_loss, whole_loss):
         """A line on stdout and one in metrics.jsonl for the steps since the last; returns their mean training loss."""
-        train_loss = sum(self.losses) / len(self.losses)
+        total, count = self.pending(whole_loss)
+        train_loss = total / count
         rate = self.recent["tokens"] / self.recent["train_s"]
         share = self.recent["communication_s"] / self.recent["train_s"]
         steps = self.config.steps
@@ -58,7 +67,7 @@ class Journal:
             }
             with self.metrics.open("a") as metrics:
                 metrics.write(json.dumps(line) + "\n")
-        self.losses, self.recent = [], dict.fromkeys(self.recent, 0)
+        self.losses, self.recent, self.carried = [], dict.fromkeys(self.recent, 0), (0.0, 0)
         return train_loss
 
     def figures(self):

@@ -3,17 +3,14 @@
 The functions of none.py, in its order. Legend: B batch, T time, V symbols, R ranks.
 """
 
-import torch.distributed as dist
-
-from communication import all_gather, all_reduce
+from communication import all_reduce
+from sharding import Shard
 from tp_layers import (
     ColumnParallelLinear,
     RowParallelLinear,
     VocabParallelCrossEntropy,
     VocabParallelEmbedding,
     VocabParallelHead,
-    cut,
-    join,
 )
 
 # Which layer is cut how, by the end of its name. All others are replicated: the norms.
@@ -28,7 +25,7 @@ PLAN = {
 
 
 def check(config, world_size):
-    """ValueError if the model cannot be divided over so many ranks."""
+    """ValueError if the work cannot be divided over so many ranks."""
     if config.heads % world_size:
         raise ValueError(
             f"--heads {config.heads} cannot be divided over {world_size} ranks; start a divisor of {config.heads}"
@@ -51,25 +48,42 @@ def shard_description(config, symbols, rank, world_size):
     )
 
 
-def prepare(model, rank, world_size):
+def prepare(model, config, group=None):
     """The model as this rank trains it: the layers of PLAN replaced, in place, by the rank's slice of them."""
     for name, layer in list(model.named_modules()):
         for ending, parallel in PLAN.items():
             if name.endswith(ending):
                 parent, _, child = name.rpartition(".")
-                setattr(model.get_submodule(parent), child, parallel(layer, rank, world_size))
+                setattr(model.get_submodule(parent), child, parallel(layer, group))
+    model.group = group
     return model
 
 
-def local_batch(tokens, targets):
+def local_batch(model, tokens, targets):
     """What this rank works on of a batch: all of it."""
     return tokens, targets
 
 
-def mean_loss(model, tokens, targets):
-    """Cross-entropy, averaged over the tokens [B, T] of the batch; a scalar, equal on every rank."""
+def mean_loss(model, tokens, targets, count):
+    """The cross-entropy, a scalar, averaged over the `count` tokens of the whole batch; equal on every rank.
+
+    Tokens and targets [B, T] are the batch, or a piece of it.
+    """
     logits = model(tokens)  # [B, T, ceil(V/R)]
-    return VocabParallelCrossEntropy.apply(logits, targets, model.head.first).mean()
+    head = model.head
+    return VocabParallelCrossEntropy.apply(logits, targets, head.first, head.group).sum() / count
+
+
+def backward(model, tokens, targets, count, last):
+    """Add to the gradients, which f and g make whole on the way. Returns the loss."""
+    loss = mean_loss(model, tokens, targets, count)
+    loss.backward()
+    return loss.detach()
+
+
+def whole_loss(model, loss):
+    """The loss of the whole batch, a scalar, equal on every rank: each has it already."""
+    return loss
 
 
 def gradient_norm(model):
@@ -78,44 +92,16 @@ def gradient_norm(model):
     The squares of slices are summed over ranks; replicated parameters count once.
     """
     squares = {True: 0.0, False: 0.0}
+    for shard in shards(model).values():
+        squares[shard.dimension is not None] += shard.parameter.grad.square().sum()
+    return (all_reduce(squares[True], "gradient_norm", group=model.group) + squares[False]).sqrt()
+
+
+def shards(model):
+    """What this rank holds: Shard by the name that the parameter has in the whole model."""
+    found = {}
     for name, parameter in model.named_parameters():
-        squares[cut_dimension(model, name) is not None] += parameter.grad.square().sum()
-    return (all_reduce(squares[True], "gradient_norm") + squares[False]).sqrt()
-
-
-def full_state(model, tensors):
-    """Tensors that are shaped as the model's parameters, by name, as they are without parallelism; on every rank."""
-    state = {}
-    for name, tensor in tensors.items():
-        dimension = cut_dimension(model, name)
-        if dimension is None:
-            state[name] = tensor.detach().clone()
-        else:
-            state[name] = join(
-                all_gather(tensor.detach(), "state"), dimension, whole_size(model, name, tensor, dimension)
-            )
-    return state
-
-
-def local_state(model, tensors):
-    """This rank's part of `full_state`: the inverse."""
-    state = {}
-    for name, tensor in tensors.items():
-        dimension = cut_dimension(model, name)
-        if dimension is None:
-            state[name] = tensor.detach().clone()
-        else:
-            state[name] = cut(tensor, dimension, dist.get_rank(), dist.get_world_size())
-    return state
-
-
-def cut_dimension(model, name):
-    """The dimension in which a parameter is cut, None if it is replicated."""
-    layer, _, parameter = name.rpartition(".")
-    return getattr(model.get_submodule(layer), "cuts", {}).get(parameter)
-
-
-def whole_size(model, name, tensor, dimension):
-    """The size of a cut parameter in its cut dimension, before `cut` filled it up, as only the vocabulary needs."""
-    layer = model.get_submodule(name.rpartition(".")[0])
-    return getattr(layer, "symbols", tensor.shape[dimension] * dist.get_world_size())
+        layer, _, ending = name.rpartition(".")
+        place = getattr(model.get_submodule(layer), "places", {}).get(ending, ())
+        found[name] = Shard(parameter, *place, group=model.group)
+    return found

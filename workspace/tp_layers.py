@@ -5,14 +5,13 @@ A column-parallel layer, then a row-parallel one, make a pair that communicates 
     x --f-- column (heads, MLP columns) -- row --g-- + bias
         forward:  f does nothing, g sums        backward: f sums, g does nothing
 
-Each layer is made from the whole one that it replaces, keeps the names of its parameters, and says in `cuts` which
-dimension of each is cut; a parameter that is not in `cuts` is replicated: whole and equal on every rank.
+Each layer is made from the whole one that it replaces, keeps the names of its parameters, and says in `places` which
+part of each is here: (dimension, start, stop, size). A parameter that is not there is replicated: whole and equal on
+every rank. `group` are the ranks that share the layer; None is all of them.
 
 Legend: R ranks, N any leading shape (batch, time), I and O channels in and out of the whole layer, V symbols,
 C channels.
 """
-
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -30,12 +29,13 @@ class CopyToRanks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context, x):
+    def forward(context, x, group):
+        context.group = group
         return x.view_as(x)
 
     @staticmethod
     def backward(context, dy):
-        return all_reduce(dy, "backward")
+        return all_reduce(dy, "backward", group=context.group), None
 
 
 class ReduceFromRanks(torch.autograd.Function):
@@ -46,12 +46,12 @@ class ReduceFromRanks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context, x):
-        return all_reduce(x, "forward")
+    def forward(context, x, group):
+        return all_reduce(x, "forward", group=group)
 
     @staticmethod
     def backward(context, dy):
-        return dy
+        return dy, None
 
 
 class ColumnParallelLinear(nn.Module):
@@ -61,16 +61,16 @@ class ColumnParallelLinear(nn.Module):
     of [N, I]: a single f serves all rows, those of q, k and v too.
     """
 
-    cuts: ClassVar = {"weight": 0, "bias": 0}
-
-    def __init__(self, whole, rank, world_size):
+    def __init__(self, whole, group=None):
         super().__init__()
-        assert whole.out_features % world_size == 0, (whole.out_features, world_size)
-        self.weight = nn.Parameter(cut(whole.weight, 0, rank, world_size))
-        self.bias = nn.Parameter(cut(whole.bias, 0, rank, world_size))
+        assert whole.out_features % dist.get_world_size(group) == 0, (whole.out_features, dist.get_world_size(group))
+        self.group = group
+        self.weight, place = cut(whole.weight, 0, group)
+        self.bias, _ = cut(whole.bias, 0, group)
+        self.places = {"weight": place, "bias": place}
 
     def forward(self, x):
-        return F.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        return F.linear(CopyToRanks.apply(x, self.group), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -80,16 +80,16 @@ class RowParallelLinear(nn.Module):
     Backward: nothing is sent. The bias is added after the sum, else it would count R times.
     """
 
-    cuts: ClassVar = {"weight": 1}
-
-    def __init__(self, whole, rank, world_size):
+    def __init__(self, whole, group=None):
         super().__init__()
-        assert whole.in_features % world_size == 0, (whole.in_features, world_size)
-        self.weight = nn.Parameter(cut(whole.weight, 1, rank, world_size))
+        assert whole.in_features % dist.get_world_size(group) == 0, (whole.in_features, dist.get_world_size(group))
+        self.group = group
+        self.weight, place = cut(whole.weight, 1, group)
         self.bias = nn.Parameter(whole.bias.detach().clone())
+        self.places = {"weight": place}
 
     def forward(self, x):
-        return ReduceFromRanks.apply(F.linear(x, self.weight)) + self.bias
+        return ReduceFromRanks.apply(F.linear(x, self.weight), self.group) + self.bias
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -99,17 +99,16 @@ class VocabParallelEmbedding(nn.Module):
     Source: Megatron-LM, `VocabParallelEmbedding`.
     """
 
-    cuts: ClassVar = {"weight": 0}
-
-    def __init__(self, whole, rank, world_size):
+    def __init__(self, whole, group=None):
         super().__init__()
-        self.weight = nn.Parameter(cut(whole.weight, 0, rank, world_size))
-        self.first, self.symbols = rank * len(self.weight), whole.num_embeddings
+        self.group = group
+        self.weight, place = cut(whole.weight, 0, group)
+        self.first, self.places = place[1], {"weight": place}
 
     def forward(self, tokens):
         local, elsewhere = to_local(tokens, self.first, len(self.weight))
         found = F.embedding(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)  # [N, C]
-        return ReduceFromRanks.apply(found)
+        return ReduceFromRanks.apply(found, self.group)
 
 
 class VocabParallelHead(nn.Module):
@@ -119,15 +118,14 @@ class VocabParallelHead(nn.Module):
     nothing is sent. Backward: one all-reduce of [N, C].
     """
 
-    cuts: ClassVar = {"weight": 0}
-
-    def __init__(self, whole, rank, world_size):
+    def __init__(self, whole, group=None):
         super().__init__()
-        self.weight = nn.Parameter(cut(whole.weight, 0, rank, world_size))
-        self.first, self.symbols = rank * len(self.weight), whole.out_features
+        self.group = group
+        self.weight, place = cut(whole.weight, 0, group)
+        self.first, self.symbols, self.places = place[1], whole.out_features, {"weight": place}
 
     def forward(self, x):
-        return mask_padding(F.linear(CopyToRanks.apply(x), self.weight), self.first, self.symbols)
+        return mask_padding(F.linear(CopyToRanks.apply(x, self.group), self.weight), self.first, self.symbols)
 
 
 def mask_padding(logits, first, symbols):
@@ -146,14 +144,14 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context, logits, targets, first):
-        greatest = all_reduce(logits.amax(-1), "forward", dist.ReduceOp.MAX)
+    def forward(context, logits, targets, first, group):
+        greatest = all_reduce(logits.amax(-1), "forward", dist.ReduceOp.MAX, group)
         shifted = logits - greatest.unsqueeze(-1)
         local, elsewhere = to_local(targets, first, logits.shape[-1])
         at_target = shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0)  # [N]
-        at_target = all_reduce(at_target, "forward")
+        at_target = all_reduce(at_target, "forward", group=group)
         exponentials = shifted.exp()
-        total = all_reduce(exponentials.sum(-1), "forward")
+        total = all_reduce(exponentials.sum(-1), "forward", group=group)
         context.save_for_backward(exponentials / total.unsqueeze(-1), local, elsewhere)
         return total.log() - at_target
 
@@ -161,7 +159,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     def backward(context, dlosses):
         softmax, local, elsewhere = context.saved_tensors
         here = (~elsewhere).to(softmax.dtype).unsqueeze(-1)  # [N, 1]
-        return softmax.scatter_add(-1, local.unsqueeze(-1), -here) * dlosses.unsqueeze(-1), None, None
+        return softmax.scatter_add(-1, local.unsqueeze(-1), -here) * dlosses.unsqueeze(-1), None, None, None
 
 
 def to_local(tokens, first, count):
@@ -170,13 +168,14 @@ def to_local(tokens, first, count):
     return (tokens - first).masked_fill(elsewhere, 0), elsewhere
 
 
-def cut(whole, dimension, rank, world_size):
-    """The rank's slice of a tensor, after filling it up with zeros to a multiple of the world size."""
+def cut(whole, dimension, group):
+    """This rank's slice of a tensor, as a parameter, and its place: (dimension, start, stop, size).
+
+    All slices have one shape: zeros fill up what the ranks do not divide, and have no place.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     size = whole.shape[dimension]
     filled = whole.detach().new_zeros(*whole.shape[:dimension], -size % world_size, *whole.shape[dimension + 1 :])
-    return torch.cat((whole.detach(), filled), dimension).chunk(world_size, dimension)[rank].clone()
-
-
-def join(slices, dimension, size):
-    """The whole tensor from the slices of all ranks, without what `cut` filled up. The inverse of `cut`."""
-    return torch.cat(slices, dimension).narrow(dimension, 0, size)
+    mine = torch.cat((whole.detach(), filled), dimension).chunk(world_size, dimension)[rank].clone()
+    length = mine.shape[dimension]
+    return nn.Parameter(mine), (dimension, min(rank * length, size), min((rank + 1) * length, size), size)

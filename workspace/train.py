@@ -1,4 +1,4 @@
-"""Train a small GPT on a text: one loop, one evaluation, on one process or, with --parallel tp, over many.
+"""Train a small GPT on a text: one loop, one evaluation, on one process or, with --parallel, over many.
 
     python3 train.py --help
     sbatch jobs/tp.sbatch --steps 500
@@ -10,76 +10,94 @@ import dataclasses
 import math
 import sys
 import time
+from importlib import import_module
 
 import torch
 
+import breaks
 import checkpoint
 import config as configuration
 import data
 import env as environment
-import none
-import tp
+import signals
 from batches import TextData
 from journal import Journal, communicated
 from model import build, generate
-
-STRATEGIES = {"none": none, "tp": tp}
+from sharding import local
 
 
 def main():
     try:
         config = configuration.parse()
         env = environment.read()
-        strategy = STRATEGIES[config.parallel]
+        strategy = import_module(config.parallel.replace("-", "_"))
         strategy.check(config, env.world_size)
+        if config.break_:
+            breaks.make(config.break_, config.parallel)
         # Several ranks do not fetch a text: all would at once, and compute nodes often have no internet.
         text = data.load(config.text) if config.text or env.world_size > 1 else data.prepare()
         batches = TextData(text.content, text.symbols, config)
-        resumed = checkpoint.load(config.resume, config, text) if config.resume else None
+        resumed, passed_over = None, []
+        if config.resume:
+            resumed, passed_over = checkpoint.load(config.resume, config.run_path() / "checkpoints", config, text)
     except ValueError as error:
         sys.exit(f"train.py: error: {error}")
     shard = strategy.shard_description(config, len(text.symbols), env.rank, env.world_size)
     environment.announce(env.record(shard))
+    if env.rank == 0:
+        print("".join(f"passed over: {each}\n" for each in passed_over), end="", flush=True)
     if config.threads:
         torch.set_num_threads(config.threads)
-    with environment.process_group(env, config.timeout):
-        Run(config, env, strategy, text, batches, resumed, env.record(shard)).run()
+    try:
+        with environment.process_group(env, config.backend, config.timeout) as device:
+            Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
+    except environment.BackendError as error:
+        sys.exit(f"train.py: error: {error}")
 
 
 class Run:
     """The state of a training run on one rank."""
 
-    def __init__(self, config, env, strategy, text, batches, resumed, record):
-        self.config, self.strategy, self.text, self.batches = config, strategy, text, batches
+    def __init__(self, config, env, device, strategy, text, batches, resumed, record):
+        self.config, self.env, self.device, self.strategy = config, env, device, strategy
+        self.text, self.batches, self.resumed = text, batches, resumed
         self.chief = env.rank == 0  # the rank that writes
-        ranks = environment.gather({"record": record, "text": text.sha256, "config": dataclasses.asdict(config)})
-        self.placement = [each["record"] for each in ranks]
+        self.interruption = signals.Interruption()
+        self.first_step = resumed["step"] if resumed else 0
+        self.model = strategy.prepare(build(config, len(text.symbols)).to(device), config)
+        self.shards = strategy.shards(self.model)
+        self.optimizer = make_optimizer(self.shards, config)
+        if resumed:
+            checkpoint.restore(resumed, self.shards, self.optimizer)
+        places = {name: shard.record() for name, shard in self.shards.items()}
+        agree = {"text": text.sha256, "config": dataclasses.asdict(config), "first step": self.first_step}
+        ranks = environment.gather({"record": record, "shards": places, **agree})
         for each in ranks:
-            for name in ("text", "config"):
+            for name in agree:
                 if each[name] != ranks[0][name]:
                     raise RuntimeError(f"ranks disagree on the {name}: {ranks[0][name]} and {each[name]}")
+        self.placement, self.shard_map = [each["record"] for each in ranks], [each["shards"] for each in ranks]
         self.folder = config.run_path()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.model = strategy.prepare(build(config, len(text.symbols)), env.rank, env.world_size)
-        self.optimizer = make_optimizer(self.model, config)
-        self.first_step = 0
-        if resumed:
-            checkpoint.restore(resumed, strategy, self.model, self.optimizer)
-            self.first_step = resumed["step"]
 
     def run(self):
         config = self.config
         if self.chief:
             self.say_what_runs()
-        journal = Journal(self.folder, config, self.chief, self.first_step)
+        carried = self.resumed["losses"] if self.resumed else (0.0, 0)
+        journal = Journal(self.folder, config, self.chief, self.first_step, carried)
         for step in range(self.first_step + 1, config.steps + 1):
+            self.interruption.ask()
             collectives = self.step(step, journal)
             last = step == config.steps
             val_loss = self.evaluate() if last or step % config.eval_every == 0 else None
             if last or val_loss is not None or step % config.log_every == 0:
-                train_loss = journal.log(step, val_loss)
-            if last or step % config.checkpoint_every == 0:
-                saved = self.save(step)
+                train_loss = journal.log(step, val_loss, self.whole_loss)
+            signal = self.interruption.answer()
+            if last or signal or step % config.checkpoint_every == 0:
+                saved = self.save(step, journal)
+            if signal and not last:
+                self.leave(signal, step, saved)
         if self.chief:
             self.finish(journal, saved, collectives, train_loss, val_loss)
 
@@ -88,33 +106,53 @@ class Run:
         start, (waited, calls) = time.perf_counter(), communicated()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
-        tokens, targets = self.strategy.local_batch(*self.batches.batch(step))
-        loss = self.strategy.mean_loss(self.model, tokens, targets)
-        loss.backward()
-        clip(self.model, self.strategy.gradient_norm(self.model), self.config.clip)
+        tokens, targets = self.batches.batch(step)
+        loss = self.gradients(tokens.to(self.device), targets.to(self.device))
+        norm = self.strategy.gradient_norm(self.model)
+        if not math.isfinite(norm.item()):
+            raise RuntimeError(
+                f"the gradient's norm is {norm.item()} at step {step}: try a lower --lr than {self.config.lr}"
+            )
+        clip(self.shards, norm, self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if not math.isfinite(loss.item()):
-            raise RuntimeError(f"the loss is {loss.item()} at step {step}: try a lower --lr than {self.config.lr}")
         waited_now, calls_now = communicated()
         seconds = time.perf_counter() - start
-        journal.stepped(loss.item(), self.config.batch_size * self.config.block_size, seconds, waited_now - waited)
+        journal.stepped(loss.item(), tokens.numel(), seconds, waited_now - waited)
         return dict(calls_now - calls)
+
+    def gradients(self, tokens, targets):
+        """Make the gradient of the batch's mean loss, piece by piece; returns this rank's part of the loss."""
+        pieces = self.config.accumulate
+        mine = self.strategy.local_batch(self.model, tokens, targets)
+        loss = 0.0
+        for number, (some, theirs) in enumerate(zip(*(t.tensor_split(pieces) for t in mine), strict=True), start=1):
+            loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
+        return loss
 
     @torch.no_grad()
     def evaluate(self):
         """Mean loss over the whole validation text."""
         total, count = 0.0, 0
         for tokens, targets in self.batches.validation_batches():
-            total += self.strategy.mean_loss(self.model, tokens, targets).item() * targets.numel()
+            mine = self.strategy.local_batch(self.model, tokens.to(self.device), targets.to(self.device))
+            total += self.strategy.mean_loss(self.model, *mine, targets.numel()).double() * targets.numel()
             count += targets.numel()
-        return total / count
+        return self.whole_loss(total / count).item()
 
-    def save(self, step):
-        path = self.folder / "checkpoint.pt"
-        return checkpoint.save(
-            path, self.config, self.text, step, self.strategy, self.model, self.optimizer, self.chief
-        )
+    def whole_loss(self, loss):
+        return self.strategy.whole_loss(self.model, loss)
+
+    def save(self, step, journal):
+        folder, losses = self.folder / "checkpoints", journal.pending(self.whole_loss)
+        return checkpoint.save(folder, self.config, self.text, step, losses, self.shards, self.optimizer)
+
+    def leave(self, signal, step, saved):
+        """Save was done; requeue if that was asked for, and end."""
+        if self.chief:
+            failure = signals.requeue(self.env.job_id) if signal == signals.REQUEUE else ""
+            print(f"{signals.NAMES[signal]} at step {step}: saved {saved}. {failure}", flush=True)
+        sys.exit(signals.STATUS[signal])
 
     def say_what_runs(self):
         text, config = self.text.record(), self.config
@@ -127,7 +165,7 @@ class Run:
             flush=True,
         )
         if self.first_step:
-            print(f"resumed from {config.resume} at step {self.first_step}", flush=True)
+            print(f"resumed from {self.resumed['path']} at step {self.first_step}", flush=True)
 
     def finish(self, journal, saved, collectives, train_loss, val_loss):
         """The sample and the summary, by rank 0.
@@ -136,7 +174,7 @@ class Run:
         needs no 2 L + 1 collectives for every character.
         """
         whole = build(self.config, len(self.text.symbols))
-        whole.load_state_dict(saved["model"])
+        whole.load_state_dict(checkpoint.read(saved)["state"]["parameter"])
         start = self.batches.encode("\n" if "\n" in self.text.symbols else self.text.content[0])
         sample = self.batches.decode(generate(whole, start, self.config.sample_length, self.config.seed)[1:])
         journal.summarise(
@@ -152,14 +190,15 @@ class Run:
             val_loss=val_loss,
             **journal.figures(),
             collectives_per_step=collectives,
+            shards=self.shard_map,
             sample=sample,
         )
         print(f"--- sample ---\n{sample}\n--- end of sample ---\nwritten to {self.folder}", flush=True)
 
 
-def make_optimizer(model, config):
+def make_optimizer(shards, config):
     """AdamW that decays matrices only."""
-    parameters = list(model.parameters())
+    parameters = [shard.parameter for shard in shards.values()]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
@@ -176,10 +215,10 @@ def learning_rate(step, config):
 
 
 @torch.no_grad()
-def clip(model, norm, limit):
+def clip(shards, norm, limit):
     """Scale the gradient down to the norm `limit` if it is above."""
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_([parameter.grad for parameter in model.parameters()], scale)
+    torch._foreach_mul_([local(shard.parameter.grad) for shard in shards.values()], scale)
 
 
 if __name__ == "__main__":

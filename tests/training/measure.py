@@ -3,50 +3,62 @@
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 
 import communication
+import sharding
 import tp
+from breaks import BREAKS
 from config import Config
-from defects import DEFECTS
+from env import gather
 from model import build
+from sharding import local
 from train import clip, make_optimizer
 
 LAYERS, SYMBOLS, STEPS, CLIP = 2, 27, 5, 0.05
 DTYPES = ("float64", "float32")
 
 
-def small(dtype):
-    return Config(layers=LAYERS, heads=4, channels=32, block_size=16, batch_size=4, lr=1e-3, dtype=dtype)
+def small(dtype, **changed):
+    sizes = {"layers": LAYERS, "heads": 4, "channels": 32, "block_size": 16, "batch_size": 5, "lr": 1e-3}
+    return Config(**{**sizes, "dtype": dtype, **changed})
 
 
-def measure(strategy, dtype, rank=0, world_size=1):
+def measure(strategy, dtype, **changed):
     """First step: loss, norm, gradients, collectives by kind. Last: parameters, and the replicated ones."""
-    config = small(dtype)
+    config = small(dtype, **changed)
     model = build(config, SYMBOLS)
     disturb(model)
-    model = strategy.prepare(model, rank, world_size)
-    optimizer = make_optimizer(model, config)
+    model = strategy.prepare(model, config)
+    shards = strategy.shards(model)
+    optimizer = make_optimizer(shards, config)
     found = {}
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)
         tokens, targets = torch.randint(SYMBOLS, (2, config.batch_size, config.block_size), generator=generator)
         communication.calls.clear()
-        loss = strategy.mean_loss(model, tokens, targets)
-        loss.backward()
+        pieces = [each.tensor_split(config.accumulate) for each in strategy.local_batch(model, tokens, targets)]
+        loss = 0.0
+        for number, (some, theirs) in enumerate(zip(*pieces, strict=True), start=1):
+            loss += strategy.backward(model, some, theirs, targets.numel(), number == config.accumulate)
         norm = strategy.gradient_norm(model)
         if step == 0:
-            found.update(loss=loss.detach(), norm=norm, calls=dict(communication.calls))
-            found["gradients"] = strategy.full_state(model, {n: p.grad for n, p in model.named_parameters()})
-        clip(model, norm, CLIP)
+            found.update(norm=norm, calls=dict(communication.calls), loss=strategy.whole_loss(model, loss))
+            found["gradients"] = whole({name: (shard, shard.parameter.grad) for name, shard in shards.items()})
+        clip(shards, norm, CLIP)
         optimizer.step()
         optimizer.zero_grad()
-    found["parameters"] = strategy.full_state(model, dict(model.named_parameters()))
+    found["parameters"] = whole({name: (shard, shard.parameter) for name, shard in shards.items()})
     found["replicas"] = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if strategy is tp and tp.cut_dimension(model, name) is None
+        name: local(shard.parameter).detach().clone() for name, shard in shards.items() if shard.dimension is None
     }
     return found
+
+
+def whole(tensors):
+    """Whole tensors by name, on every rank, from (Shard, tensor) by name of each."""
+    parts = {name: (shard.place(), shard.part(tensor).clone()) for name, (shard, tensor) in tensors.items()}
+    return sharding.join(gather(parts) if dist.is_initialized() else [parts])
 
 
 def disturb(model):
@@ -57,12 +69,13 @@ def disturb(model):
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
 
 
-def measure_all(rank, world_size):
-    """By (defect, dtype), on one rank: without a defect, and with each."""
+def measure_tp(rank, world_size):
+    """By (break, dtype), on one rank of tp: without a break, and with each."""
     found = {}
     for dtype in DTYPES:
-        found[None, dtype] = measure(tp, dtype, rank, world_size)
-        for name, defect in DEFECTS.items():
-            with patch.object(*defect):
-                found[name, dtype] = measure(tp, dtype, rank, world_size)
+        found[None, dtype] = measure(tp, dtype)
+        for name, mistake in BREAKS.items():
+            if "tp" in mistake.strategies:
+                with patch.object(*mistake.target(), mistake.instead):
+                    found[name, dtype] = measure(tp, dtype)
     return found

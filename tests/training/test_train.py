@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from config import Config
+import checkpoint
+from config import Config, flag
 from conftest import WORKSPACE
 from processes import metrics, succeed, train
 
@@ -20,6 +21,17 @@ def failing(run, number, journal):
         {how}
     return step(run, number, journal)
 train.Run.step = failing
+train.main()
+"""
+# train.py that gets SIGTERM in the given step, on the last rank.
+STOPS = """
+import os, signal, train
+step = train.Run.step
+def stopped(run, number, journal):
+    if number == {step} and run.env.rank == run.env.world_size - 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return step(run, number, journal)
+train.Run.step = stopped
 train.main()
 """
 RAISE, KILL = 'raise RuntimeError("out of luck")', "os.kill(os.getpid(), 9)"
@@ -38,10 +50,11 @@ def run(text_file, tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
-def test_none_equals_tp_over_20_steps(run, dtype, tolerance):
+@pytest.mark.parametrize(("parallel", "world_size"), [("ddp", 2), ("ddp", 3), ("tp", 2), ("hybrid", 4)])
+def test_a_strategy_equals_none_over_20_steps(run, parallel, world_size, dtype, tolerance):
     flags = ("--steps", 20, "--eval-every", 10, "--dtype", dtype)
     alone, _ = run("none", *flags)
-    apart, _ = run("tp", *flags, "--parallel", "tp", world_size=2)
+    apart, _ = run(parallel, *flags, "--parallel", parallel, world_size=world_size)
     one, two = metrics(alone), metrics(apart)
     assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(1, 21))
     for name in ("train_loss", "val_loss"):
@@ -49,32 +62,56 @@ def test_none_equals_tp_over_20_steps(run, dtype, tolerance):
     assert one[0]["train_loss"] - one[-1]["train_loss"] > 100 * tolerance, "too little happens in this run to compare"
 
 
-@pytest.mark.parametrize(("parallel", "world_size"), [("none", 1), ("tp", 2)])
-def test_resume_equals_uninterrupted(run, parallel, world_size):
-    flags = ("--steps", 20, "--eval-every", 5, "--checkpoint-every", 10, "--parallel", parallel)
+STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("hybrid", 4)]
+
+
+@pytest.mark.parametrize("kind", ["full", "sharded"])
+@pytest.mark.parametrize(("parallel", "world_size"), STRATEGIES)
+def test_resume_equals_uninterrupted(run, parallel, world_size, kind):
+    flags = ("--steps", 20, "--eval-every", 5, "--log-every", 3, "--checkpoint-every", 10)
+    flags += ("--parallel", parallel, "--checkpoint", kind)
     whole, _ = run("whole", *flags, world_size=world_size)
     crash = FAILS.format(rank=world_size - 1, how=RAISE)
     broken, ranks = run("broken", *flags, world_size=world_size, program=crash, how=train)
     assert all(rank.code != 0 for rank in ranks)
     assert metrics(broken)[-1]["step"] == 12
-    run("broken", *flags, "--resume", broken / "checkpoint.pt", world_size=world_size)
-    lines = [
-        [(line["step"], line["train_loss"], line["val_loss"]) for line in metrics(each)] for each in (whole, broken)
-    ]
-    assert lines[0] == lines[1]
-    expected, found = (torch.load(each / "checkpoint.pt") for each in (whole, broken))
-    for part in ("model", "exp_avg", "exp_avg_sq"):
-        for name, tensor in expected[part].items():
+    _, ranks = run("broken", *flags, "--resume", "auto", world_size=world_size)
+    assert "step-000010.json at step 10" in ranks[0].stdout
+    assert losses(whole) == losses(broken)
+    expected, found = state(whole), state(broken)
+    assert expected.keys() == found.keys() == {"parameter", "exp_avg", "exp_avg_sq"}
+    for part, tensors in expected.items():
+        for name, tensor in tensors.items():
             assert torch.equal(tensor, found[part][name]), f"{part} {name} differs after a resume"
 
 
-def test_a_checkpoint_of_two_ranks_continues_on_four_and_on_one(run):
-    flags = ("--eval-every", 100, "--dtype", "float64", "--warmup", 0)
-    two, _ = run("two", *flags, "--steps", 10, "--parallel", "tp", world_size=2)
-    flags += ("--steps", 12, "--resume", two / "checkpoint.pt")
-    one, _ = run("one", *flags)
-    four, _ = run("four", *flags, "--parallel", "tp", world_size=4)
-    assert metrics(four)[-1]["val_loss"] == pytest.approx(metrics(one)[-1]["val_loss"], abs=1e-9)
+def losses(folder):
+    return [(line["step"], line["train_loss"], line["val_loss"]) for line in metrics(folder)]
+
+
+def newest(folder):
+    """The newest checkpoint of a run."""
+    return max(folder.glob("checkpoints/*.json"))
+
+
+def state(folder):
+    """What the newest checkpoint of a run holds, put together."""
+    return checkpoint.read(newest(folder))["state"]
+
+
+@pytest.mark.parametrize("kind", ["full", "sharded"])
+def test_a_checkpoint_continues_under_any_strategy(run, kind):
+    """tp on 2 ranks -> none -> ddp on 4 -> hybrid on 4, five steps each: the losses of one process all the way."""
+    flags = ("--dtype", "float64", "--warmup", 0, "--eval-every", 1, "--checkpoint", kind)
+    straight, _ = run("straight", *flags, "--steps", 20)
+    found, resume = [], ()
+    for number, (parallel, world_size) in enumerate((("tp", 2), ("none", 1), ("ddp", 4), ("hybrid", 4)), start=1):
+        stop = STOPS.format(step=5 * number)
+        strategy = ("--parallel", parallel, *resume)
+        folder, _ = run(parallel, *flags, "--steps", 20, *strategy, world_size=world_size, program=stop, how=train)
+        found += [line["val_loss"] for line in metrics(folder)]
+        resume = ("--resume", newest(folder))
+    assert found == pytest.approx([line["val_loss"] for line in metrics(straight)], abs=1e-9)
 
 
 def test_what_a_run_leaves(run):
@@ -98,7 +135,7 @@ def test_what_a_run_leaves(run):
     assert len(summary["sample"]) == 20
     assert summary["sample"] in ranks[0].stdout
     assert summary["val_loss"] == metrics(folder)[-1]["val_loss"]
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "metrics.jsonl", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "metrics.jsonl", "summary.json"]
 
 
 @pytest.mark.parametrize("how", [RAISE, KILL], ids=["an exception", "a kill"])
@@ -117,6 +154,15 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
     [
         (["--parallel", "tp", "--heads", 2], 4, "--heads 2 cannot be divided over 4 ranks"),
         (["--parallel", "none"], 2, "1 process, but 2 were started"),
+        (["--parallel", "hybrid", "--tp-size", 2], 3, "3 rank(s) cannot be divided into rows of --tp-size 2"),
+        (
+            ["--parallel", "ddp", "--accumulate", 3],
+            2,
+            "--batch-size 4 cannot be divided over 2 ranks, each in 3",
+        ),
+        (["--break", "nonsense"], 1, "--break nonsense is not known; there are missing-f,"),
+        (["--break", "missing-f"], 1, "--break missing-f is a mistake of --parallel tp"),
+        (["--backend", "nccl"], 1, "--backend nccl needs a GPU for each rank, and rank 0 sees none"),
         (["--channels", 30], 1, "--channels 30 is not a multiple of --heads 4"),
         (["--channels", 36, "--heads", 4], 1, "9 channels a head, an odd number"),
         (["--steps", 0], 1, "--steps must be at least 1, got 0"),
@@ -134,21 +180,61 @@ def test_mistakes(run, flags, world_size, message):
         assert "Traceback" not in rank.stderr
 
 
-def test_checkpoints_that_do_not_fit(run, tmp_path):
+def test_checkpoints_that_do_not_fit(run):
     folder, _ = run("run", "--steps", 3)
-    path = folder / "checkpoint.pt"
+    path = newest(folder)
     _, (other,) = run("other", "--layers", 1, "--resume", path, how=train)
     assert "has layers 2, but this run has 1" in other.stderr
     _, (done,) = run("done", "--steps", 3, "--resume", path, how=train)
     assert "is at step 3, and this run ends at --steps 3" in done.stderr
-    half = tmp_path / "half.pt"
-    half.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    _, (broken,) = run("broken", "--resume", half, how=train)
-    assert f"{half} is no checkpoint of train.py" in broken.stderr
+    file = path.with_name("step-000003-rank-0.pt")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    _, (broken,) = run("broken", "--resume", path, how=train)
+    assert f"{file} is damaged" in broken.stderr
+
+
+@pytest.mark.parametrize("damage", ["half a file", "no file", "another model"])
+def test_auto_takes_the_checkpoint_before_a_damaged_one(run, damage):
+    flags = ("--parallel", "tp", "--checkpoint", "sharded", "--checkpoint-every", 5)
+    folder, _ = run("run", *flags, "--steps", 10, world_size=2)
+    assert [path.name for path in sorted(folder.glob("checkpoints/*.json"))] == ["step-000005.json", "step-000010.json"]
+    file = folder / "checkpoints" / "step-000010-rank-1.pt"
+    if damage == "half a file":
+        file.write_bytes(file.read_bytes()[:1000])
+    elif damage == "no file":
+        file.unlink()
+    else:
+        newest(folder).write_text(newest(folder).read_text().replace('"layers": 2', '"layers": 3'))
+    _, ranks = run("run", *flags, "--steps", 12, "--resume", "auto", world_size=2)
+    assert ranks[0].record()["rank"] == 0, "the first line is the rank's record"
+    assert "passed over: " in ranks[0].stdout
+    assert "step-000005.json at step 5" in ranks[0].stdout
+    for path in folder.glob("checkpoints/step-*.json"):
+        path.write_text("{}")
+    _, ranks = run("run", *flags, "--steps", 14, "--resume", "auto", world_size=2, how=train)
+    assert "can be used; move it away to begin anew" in ranks[0].stderr
+
+
+def test_auto_without_a_checkpoint_begins(run):
+    folder, _ = run("run", "--steps", 3, "--resume", "auto")
+    assert metrics(folder)[0]["step"] == 1
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 75)])
+def test_a_signal_to_one_rank_saves_on_all(run, name, code):
+    program = STOPS.replace("SIGTERM", name).format(step=7)
+    flags = ("--steps", 20, "--parallel", "ddp", "--log-every", 5)
+    folder, ranks = run("run", *flags, world_size=2, program=program, how=train)
+    assert [rank.code for rank in ranks] == [code, code]
+    assert f"{name} at step 7: saved {newest(folder)}" in ranks[0].stdout
+    assert ("no Slurm job to requeue" in ranks[0].stdout) == (name == "SIGUSR1")
+    run("run", *flags, "--resume", "auto", world_size=2)
+    straight, _ = run("straight", *flags, world_size=2)
+    assert losses(folder) == losses(straight)
 
 
 def test_every_knob_is_a_flag_with_its_default():
     (ended,) = succeed("--help")
     for name, default in vars(Config()).items():
-        assert f"--{name.replace('_', '-')} " in ended.stdout
+        assert f"{flag(name)} " in ended.stdout
         assert default == "" or f"default: {default}" in " ".join(ended.stdout.split())

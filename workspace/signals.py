@@ -1,0 +1,47 @@
+"""What Slurm tells a job before it ends it, and what the job makes of it.
+
+SIGUSR1   time is nearly over (`#SBATCH --signal=USR1@30`, or scancel --signal=USR1): save, requeue, end
+SIGTERM   preempted, cancelled or out of time: save and end; if it is to go on, Slurm requeues it by itself
+"""
+
+import signal
+import subprocess
+
+import torch
+import torch.distributed as dist
+
+REQUEUE = signal.SIGUSR1
+NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGUSR1: "SIGUSR1"}
+STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 75}  # exit status: 128 + the signal's number; EX_TEMPFAIL of sysexits.h
+
+
+class Interruption:
+    """Learns of a signal on any rank, on every rank after the same step, so that all save the same step."""
+
+    def __init__(self):
+        self.received = 0
+        for number in NAMES:
+            signal.signal(number, self.receive)
+
+    def receive(self, number, _):
+        # USR1 comes first and says more: the TERM that may follow at the time limit does not take its place.
+        self.received = self.received or number
+
+    def ask(self):
+        """Begin to tell the others what was received; it goes on while the step computes."""
+        self.flag = torch.tensor([self.received])
+        self.work = dist.all_reduce(self.flag, dist.ReduceOp.MAX, async_op=True)
+
+    def answer(self):
+        """The signal that some rank had received when it asked, the same on every rank; 0 for none."""
+        self.work.wait()
+        return self.flag.item()
+
+
+def requeue(job_id):
+    """Ask Slurm to run the job again, from the start of its script. Returns what went wrong, or nothing."""
+    if not job_id:
+        return "there is no Slurm job to requeue: start it again with --resume auto"
+    command = ["scontrol", "requeue", job_id]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return f"`{' '.join(command)}` failed: {done.stderr.strip()}" if done.returncode else ""
