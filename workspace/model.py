@@ -25,7 +25,8 @@ class Attention(nn.Module):
 
     def forward(self, x):
         B, T, _ = x.shape
-        qkv = self.qkv(x).view(B, T, -1, 3, self.head_channels)  # [B, T, H, 3, D]
+        qkv = self.qkv(x)  # [B, T, H 3 D]
+        qkv = qkv.view(B, T, qkv.shape[-1] // (3 * self.head_channels), 3, self.head_channels)  # [B, T, H, 3, D]
         q, k, v = qkv.permute(3, 0, 2, 1, 4)  # 3 of [B, H, T, D]
         q, k = rotate(q, self.angles[:T]), rotate(k, self.angles[:T])
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, H, T, D]

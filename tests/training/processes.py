@@ -3,23 +3,28 @@
 import json
 import os
 import socket
-import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from conftest import WORKSPACE
-
 TIMEOUT = 90  # seconds
+
+
+# A server that has imported torch once forks the ranks: a rank starts in milliseconds.
+FORKS = mp.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "torch.distributed", "train", "tp", "ddp", "hybrid", "measure"])
 
 
 def spawn(worker, world_size, folder):
     """The results of worker(rank, world_size) by rank, connected by gloo. A child's traceback is raised."""
-    context = mp.spawn(connected, (worker, world_size, str(folder)), nprocs=world_size, join=False)
+    arguments = (worker, world_size, str(folder))
+    context = mp.start_processes(connected, arguments, nprocs=world_size, join=False, start_method="forkserver")
     deadline = time.monotonic() + TIMEOUT
     try:
         while not context.join(timeout=1):
@@ -52,27 +57,42 @@ class Ended:
 
 def train(*arguments, world_size=1, program="import train; train.main()", timeout=TIMEOUT):
     """Run train.py on so many ranks and wait for all of them; fails if they have not ended in time."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(WORKSPACE), PYTHONDONTWRITEBYTECODE="1")
+    environ = {}
     if world_size > 1:
-        environ.update(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    ranks = []
-    try:
+        environ = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
         for rank in range(world_size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world_size > 1 else {}
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            ranks.append(subprocess.Popen(command, env={**environ, **own}, **pipes))
-        deadline = time.monotonic() + timeout
-        return [collected(rank, deadline) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+            argv = ["train.py", *map(str, arguments)]
+            ranks.append(FORKS.Process(target=run_program, args=(program, argv, environ | own, f"{folder}/{rank}")))
+        try:
+            for process in ranks:
+                process.start()
+            deadline = time.monotonic() + timeout
+            return [collected(process, deadline, f"{folder}/{rank}") for rank, process in enumerate(ranks)]
+        finally:
+            for process in ranks:
+                process.kill()
 
 
-def collected(process, deadline):
-    stdout, stderr = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-    return Ended(process.returncode, stdout, stderr)
+def run_program(program, argv, environ, output):
+    """Be `python3 -c program argv...`, with stdout and stderr in files."""
+    for number, stream in enumerate(("stdout", "stderr"), start=1):
+        with open(f"{output}.{stream}", "w") as file:
+            os.dup2(file.fileno(), number)
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        del os.environ[name]
+    os.environ.update(environ, OMP_NUM_THREADS="1")
+    sys.argv = argv
+    torch.set_num_threads(1)
+    exec(program, {"__name__": "__main__"})
+
+
+def collected(process, deadline, output):
+    process.join(timeout=max(0.1, deadline - time.monotonic()))
+    assert process.exitcode is not None, f"not over in time:\n{Path(output + '.stdout').read_text()}"
+    return Ended(process.exitcode, *(Path(f"{output}.{stream}").read_text() for stream in ("stdout", "stderr")))
 
 
 def succeed(*arguments, **options):
