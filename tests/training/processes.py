@@ -16,9 +16,12 @@ import torch.multiprocessing as mp
 TIMEOUT = 90  # seconds
 
 
-# A server that has imported torch once forks the ranks: a rank starts in milliseconds.
+# A server that has imported torch once forks the ranks: a rank starts in milliseconds. The others are what torch
+# imports when an optimiser is made or a strategy wraps a model, seconds of it.
 FORKS = mp.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch.distributed", "train", "tp", "ddp", "hybrid", "measure"])
+FORKS.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.tensor.parallel"]
+)
 
 
 def spawn(worker, world_size, folder):
