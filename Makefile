@@ -10,6 +10,7 @@ help: ## print this
 
 #: make train [NODES=2] [STEPS=..] [TEXT=file]   from nothing to a model trained on the cluster, and its report
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
+#:         [GPUS=1|emulated:2]                   of the host, or emulated, for each node
 #:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node

@@ -108,7 +108,7 @@ def test(args: argparse.Namespace) -> None:
 
 SHAPE = "nodes cpus memory slurm torch retain"
 COMMANDS = {
-    "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} ssh_port workspace"),
+    "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} gpus ssh_port workspace"),
     "train": (train, "train a tensor-parallel model on the cluster", f"{SHAPE} steps text"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
@@ -125,6 +125,7 @@ OPTIONS = {
     "nodes": "number of nodes (default: as many as there are, or 2)",
     "cpus": "CPUs that each node offers (default: the host's, shared out)",
     "memory": "memory of each node, like 2G (default: three quarters of the host's, shared out)",
+    "gpus": "GPUs of each node: a number (of the host's) or emulated:2 (default: 0)",
     "slurm": "version of Slurm: 24.11 (default) or 26.05",
     "torch": "debian (default, CPU) or pypi (CUDA)",
     "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
@@ -146,11 +147,12 @@ def make_cluster(args: argparse.Namespace, **changed: str) -> Cluster:
 
 def show_nodes(cluster: Cluster, nodes: list[Node]) -> None:
     table = Table(title=f"cluster {cluster.name}")
-    for heading in ("node", "state", "CPUs", "memory"):
-        table.add_column(heading, justify="left" if heading in ("node", "state") else "right")
+    gres = ["GRES"] if any(node.gres for node in nodes) else []
+    for heading in ("node", "state", "CPUs", "memory", *gres):
+        table.add_column(heading, justify="right" if heading in ("CPUs", "memory") else "left")
     for node in nodes:
         state = "+".join([node.state, *(flag for flag in node.flags if flag not in ("CLOUD", "DYNAMIC_NORM"))])
-        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB")
+        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB", *([node.gres] if gres else []))
     console.print(table)
 
 

@@ -14,12 +14,17 @@ NODES_IN_BASE_FILE = 2
 
 @dataclass(frozen=True)
 class Slice:
-    """What a node says it has, and what its container is held to; memory in MiB, a limit of 0 is none."""
+    """What a node says it has, and what its container is held to; memory in MiB, a limit of 0 is none.
+
+    ``gpus`` is "" (none), "2" or "emulated:2"; ``gpu_ids`` the host's GPUs, by nvidia-smi's numbers, that these are.
+    """
 
     cpus: int
     memory: int
     cpu_limit: int
     memory_limit: int
+    gpus: str = ""
+    gpu_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,19 +43,32 @@ class Container:
 
 def overlay(slices: Sequence[Slice], base_file: Path = BASE_FILE) -> dict:
     """What makes docker-compose.yml a cluster of ``len(slices)`` nodes, each with its slice of the host."""
-    services = {}
+    services: dict[str, dict] = {}
+    if slices[0].gpus:  # a cluster's nodes have the same GRES; slurmctld must know it too
+        services["slurmctld"] = {"environment": {"NODE_GRES": f"gpu:{slices[0].gpus}"}}
     for number, part in enumerate(slices, start=1):
         service = services[f"node-{number}"] = {
             "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
             "cpus": part.cpu_limit,
             "mem_limit": f"{part.memory_limit}m",
         }
+        if part.gpus:
+            service["environment"]["NODE_GRES"] = f"gpu:{part.gpus}"
+            service.update(gpu_devices(part))
         if number > NODES_IN_BASE_FILE:
             service["extends"] = {"file": str(base_file), "service": "node-1"}
             service["hostname"] = f"node-{number}"
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
         services[f"node-{number}"] = {"profiles": ["left-out"]}
     return {"services": services}
+
+
+def gpu_devices(part: Slice) -> dict:
+    """The keys of a service that give its container the GPUs; Slurm takes any device file for an emulated one."""
+    if not part.gpu_ids:
+        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(int(part.gpus.rpartition(":")[2]))]}
+    devices = [{"driver": "nvidia", "device_ids": list(part.gpu_ids), "capabilities": ["gpu"]}]
+    return {"deploy": {"resources": {"reservations": {"devices": devices}}}}
 
 
 class Compose:
@@ -99,9 +117,11 @@ class Compose:
 
     def slice_of(self, service: str) -> Slice:
         """The slice that a node's container was made with."""
-        env, made = self.environment_of(service), self.inspect(service)
-        limits = made["HostConfig"]["NanoCpus"] // 10**9, made["HostConfig"]["Memory"] >> 20
-        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits)
+        env, made = self.environment_of(service), self.inspect(service)["HostConfig"]
+        limits = made["NanoCpus"] // 10**9, made["Memory"] >> 20
+        gpu_ids = tuple(each for request in made.get("DeviceRequests") or () for each in request["DeviceIDs"])
+        gpus = env.get("NODE_GRES", "").removeprefix("gpu:")
+        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits, gpus, gpu_ids)
 
     def port(self, service: str, inside: int) -> str:
         """The port on 127.0.0.1 that leads to the container's port ``inside``."""

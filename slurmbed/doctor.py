@@ -6,8 +6,8 @@ import sys
 
 from rich.console import Console
 
-from slurmbed import host
-from slurmbed.errors import SlurmbedError
+from slurmbed import gpus, host
+from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.plan import WORKSPACE
 from slurmbed.run import run
 
@@ -31,6 +31,13 @@ def resources() -> str:
     return f"{found.cpus} CPUs, {found.memory} MiB of memory, free disk for images: {disk}"
 
 
+def graphics() -> str:
+    try:
+        return f"GPUs for nodes: {', '.join(gpus.on_host())}"
+    except UsageError as error:  # a cluster needs none
+        return f"GPUs for nodes: {error.reason}"
+
+
 def ids() -> str:
     return f"jobs run as uid {host.job_uid(WORKSPACE)}; CA bundle for builds: {host.ca_bundle()}"
 
@@ -39,7 +46,7 @@ def main(_: argparse.Namespace) -> None:
     """Print every check with its outcome; exit status 1 if one failed."""
     console, failed = Console(soft_wrap=True), False
     console.print(f"ok    Python {platform.python_version()} on {platform.platform()}", highlight=False)
-    for check in (engine, compose, resources, ids):
+    for check in (engine, compose, resources, graphics, ids):
         try:
             console.print(f"ok    {check()}", highlight=False)
         except SlurmbedError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Node:
-    """One record of ``scontrol show nodes``; ``memory`` in MiB, ``state`` without its flags."""
+    """One record of ``scontrol show nodes``; ``memory`` in MiB, ``state`` without its flags, ``gres`` like gpu:2."""
 
     name: str
     cpus: int
@@ -15,6 +15,7 @@ class Node:
     state: str
     flags: tuple[str, ...]
     reason: str
+    gres: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -92,6 +93,7 @@ def parse_nodes(text: str) -> list[Node]:
                 state=state,
                 flags=(*flags, *(["NOT_RESPONDING"] if fields["State"].endswith("*") else [])),
                 reason=fields.get("Reason", ""),
+                gres=fields.get("Gres", "").replace("(null)", ""),
             )
         )
     return nodes
@@ -149,6 +151,11 @@ def parse_ranks(log: str) -> list[Rank]:
             )
         )
     return sorted(ranks, key=lambda rank: rank.rank)
+
+
+def parse_gpus(text: str) -> list[str]:
+    """Names of the GPUs that ``nvidia-smi -L`` lists; what a GPU is divided into (MIG) is not counted."""
+    return re.findall(r"^GPU \d+: (.+) \(UUID: \S+\)$", text, re.MULTILINE)
 
 
 def parse_memory(text: str) -> int:

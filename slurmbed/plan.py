@@ -1,8 +1,9 @@
 """What a cluster is to be: what the user asks for, what is there already, what the host has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurmbed import gpus
 from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose, Slice
 from slurmbed.errors import UsageError
@@ -22,6 +23,7 @@ class Settings:
     nodes: str = ""
     cpus: str = ""
     memory: str = ""
+    gpus: str = ""
     slurm: str = ""
     torch: str = ""
     ssh_port: str = ""
@@ -33,6 +35,8 @@ class Settings:
         machine.check_name(self.name)
         if self.nodes:
             machine.whole_number("NODES", self.nodes, 1, machine.MAX_NODES)
+        if self.gpus:
+            gpus.canonical(self.gpus)
         if self.slurm:
             machine.suite(self.slurm)
         if self.torch not in ("", "debian", "pypi"):
@@ -133,4 +137,19 @@ def make_slices(settings: Settings, compose: Compose, host: machine.Host, count:
                 f"the nodes that are there have {part.cpus} CPUs and {part.memory} MiB",
                 f"CPUS and MEMORY are chosen when a cluster is made: make clean NAME={settings.name}, then make up",
             )
-    return [kept.get(number, new) for number in range(1, count + 1)]
+    return with_gpus(settings, kept, new, count)
+
+
+def with_gpus(settings: Settings, kept: dict[int, Slice], new: Slice, count: int) -> list[Slice]:
+    """The slices of ``count`` nodes, by number; new ones have as many GPUs as those that are kept, but not the same."""
+    there = next((part.gpus for part in kept.values()), "")
+    word = gpus.canonical(settings.gpus) if settings.gpus else there
+    if kept and word != there:
+        raise UsageError(
+            f"GPUS={settings.gpus}: the nodes that are there were made with GPUS={there or 0}",
+            f"GPUS is chosen when a cluster is made: make clean NAME={settings.name}, then make up",
+        )
+    taken = {gpu_id for part in kept.values() for gpu_id in part.gpu_ids}
+    shares = iter(gpus.share_out(word, count - len(kept), taken))
+    numbers = range(1, count + 1)
+    return [kept[n] if n in kept else replace(new, gpus=word, gpu_ids=next(shares)) for n in numbers]

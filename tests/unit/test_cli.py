@@ -38,6 +38,7 @@ def refused(capsys, *words: str) -> str:
         (["up", "NODES=abc"], "NODES=abc: not a whole number"),
         (["up", "SLURM=1.0"], "SLURM=1.0: not a version known here"),
         (["up", "TORCH=jax"], "TORCH=jax: not known"),
+        (["up", "GPUS=all"], "GPUS=all: not a number from 0 to 16"),
         (["up", "NAME=Big"], "NAME=Big: not a cluster name"),
         (["up", "NODE=3"], "unrecognized arguments: --node=3"),
         (["up", "RETAIN=0"], "RETAIN=0: not known"),

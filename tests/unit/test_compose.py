@@ -1,6 +1,7 @@
 """The overlay, and what docker-compose.yml must not hold."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,22 @@ def test_nodes_beyond_the_file_extend_its_first():
         "mem_limit": "1024m",
     }
     assert "extends" not in services["node-2"]
+
+
+def test_gpus_of_the_host_are_reserved_by_their_numbers():
+    services = overlay([replace(ONE, gpus="2", gpu_ids=("2", "3"))] * 3)["services"]
+    reserved = [{"driver": "nvidia", "device_ids": ["2", "3"], "capabilities": ["gpu"]}]
+    for node in ("node-1", "node-2", "node-3"):
+        assert services[node]["deploy"] == {"resources": {"reservations": {"devices": reserved}}}
+        assert services[node]["environment"]["NODE_GRES"] == "gpu:2"
+    assert services["slurmctld"] == {"environment": {"NODE_GRES": "gpu:2"}}
+
+
+def test_emulated_gpus_are_device_files_and_take_no_capability():
+    services = overlay([replace(ONE, gpus="emulated:2")])["services"]
+    assert services["node-1"]["devices"] == ["/dev/null:/dev/emulated-gpu0", "/dev/null:/dev/emulated-gpu1"]
+    assert services["node-1"]["environment"]["NODE_GRES"] == "gpu:emulated:2"
+    assert not {"deploy", "cap_add"} & set(services["node-1"])
 
 
 def test_one_node_leaves_the_second_out():

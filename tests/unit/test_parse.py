@@ -21,6 +21,11 @@ def test_nodes_keep_slurms_order_and_slices():
     assert all(node.is_idle for node in nodes)
 
 
+@pytest.mark.parametrize(("field", "gres"), [("(null)", ""), ("gpu:emulated:2", "gpu:emulated:2")])
+def test_a_nodes_gres(field, gres):
+    assert parse.parse_nodes(f"NodeName=node-1 CPUTot=1 Gres={field} RealMemory=512 State=IDLE")[0].gres == gres
+
+
 @pytest.mark.parametrize("state", ["IDLE+CLOUD+POWERED_DOWN", "IDLE*+CLOUD", "IDLE+CLOUD*", "DOWN+CLOUD", "IDLE+DRAIN"])
 def test_a_node_that_does_not_answer_is_not_idle(state):
     (node,) = parse.parse_nodes(f"NodeName=node-1 CPUTot=1 RealMemory=512 State={state} Reason=Not responding [root@x]")
@@ -81,6 +86,16 @@ def test_ranks_are_found_among_other_lines_and_behind_labels():
 def test_a_rank_that_is_there_twice_stays_twice():
     ranks = parse.parse_ranks("\n".join([rank_line(0, "node-1"), rank_line(0, "node-3")]))
     assert [rank.host for rank in ranks] == ["node-1", "node-3"]
+
+
+def test_gpus_are_counted_without_what_they_are_divided_into():
+    text = (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)\n"
+        "  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)\n"
+        "GPU 1: NVIDIA H200 (UUID: GPU-1a2b3c4d-0000-1111-2222-333344445555)\n"
+    )
+    assert parse.parse_gpus(text) == ["NVIDIA A100-SXM4-40GB", "NVIDIA H200"]
+    assert parse.parse_gpus("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n") == []
 
 
 @pytest.mark.parametrize(("text", "mib"), [("2048", 2048), ("512M", 512), ("2G", 2048), ("2GiB", 2048), ("1gb", 1024)])
