@@ -34,7 +34,7 @@ def test_ruff_format():
 def test_shellcheck():
     scripts = shell_scripts()
     assert {"scripts/entrypoint", "scripts/engine", "workspace/jobs/tp.sbatch", ".ci/run"} <= set(scripts)
-    lint(BIN / "shellcheck", *scripts)
+    lint(BIN / "shellcheck", "--external-sources", "--source-path=workspace", *scripts)
 
 
 def test_hadolint():
