@@ -7,9 +7,13 @@ with computing, the gradient's buckets under DistributedDataParallel, it is what
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+
+from sockets import OPERATIONS, Peers
 
 calls = Counter()  # kind -> collectives since the start: forward, backward, gradient_norm, loss
 seconds = Counter()  # kind -> time in them
@@ -25,12 +29,44 @@ def counted(kind):
     seconds[kind] += time.perf_counter() - start
 
 
-def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None):
-    """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, equal on each."""
-    result = tensor.clone(memory_format=torch.contiguous_format)
+@dataclass
+class Settings:
+    """What a run chose of config.py; see there."""
+
+    all_reduce: str = "socket"
+    wire: str = "float32"
+    timeout: int = 300
+
+
+settings = Settings()
+peers = WeakKeyDictionary()  # group -> this rank's connections to the others of it
+
+
+def configure(config):
+    """Take over the run's choices."""
+    settings.all_reduce, settings.wire, settings.timeout = config.all_reduce, config.wire, config.timeout
+
+
+def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
+    """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, bitwise equal on each.
+
+    `rounded`: float32 numbers may travel in the run's `wire` precision. Sockets still sum them in their own; the
+    backend cannot.
+    """
+    wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     with counted(kind):
+        if settings.all_reduce == "socket" and tensor.device.type == "cpu" and op in OPERATIONS:
+            return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
+        result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(result, op, group)
-    return result
+        return result.to(tensor.dtype)
+
+
+def connections(group):
+    """Peers of the group, connected by the first call, which all its ranks make together."""
+    if group not in peers:
+        peers[group] = Peers(group, settings.timeout)
+    return peers[group]
 
 
 class Buckets:

@@ -25,6 +25,11 @@ class Config:
     tp_size: int = knob(2, "hybrid: ranks that share one model; the others are its copies")
     accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
     bucket_mb: float = knob(1.0, "ddp: MB of gradients that travel together")
+    all_reduce: str = knob(
+        "socket",
+        "how tp sums on CPUs: socket: in one thread over TCP, as sockets.py does; backend: as torch.distributed does",
+        ("socket", "backend"),
+    )
     wire: str = knob("float32", "precision of what travels between ranks in every step", ("float32", "bfloat16"))
 
     # The model: nanoGPT's size for a CPU.

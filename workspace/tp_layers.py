@@ -35,7 +35,7 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(context, dy):
-        return all_reduce(dy, "backward", group=context.group), None
+        return all_reduce(dy, "backward", group=context.group, rounded=True), None
 
 
 class ReduceFromRanks(torch.autograd.Function):
@@ -47,7 +47,7 @@ class ReduceFromRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(context, x, group):
-        return all_reduce(x, "forward", group=group)
+        return all_reduce(x, "forward", group=group, rounded=True)
 
     @staticmethod
     def backward(context, dy):

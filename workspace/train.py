@@ -16,6 +16,7 @@ import torch
 
 import breaks
 import checkpoint
+import communication
 import config as configuration
 import data
 import env as environment
@@ -48,6 +49,7 @@ def main():
         print("".join(f"passed over: {each}\n" for each in passed_over), end="", flush=True)
     if config.threads:
         torch.set_num_threads(config.threads)
+    communication.configure(config)
     try:
         with environment.process_group(env, config.backend, config.timeout) as device:
             Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
