@@ -63,6 +63,7 @@ class Journal:
                 "val_loss": val_loss,
                 "tokens_per_s": rate,
                 "communication_s": self.recent["communication_s"],
+                "train_s": self.total["train_s"],
                 "elapsed_s": time.perf_counter() - self.started,
             }
             with self.metrics.open("a") as metrics:

@@ -9,17 +9,17 @@ from slurmbed.run import run
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
-OFTEN = ("--eval-every=1000000", "--checkpoint-every=200", "--log-every=20")
-STEPS = "4000"
+OFTEN = ("--eval-every=1000000", "--checkpoint-every=100", "--log-every=20")
+STEPS = "1500"
 
 
 class Training:
     """A job of train.py on two nodes, and what it has written so far."""
 
-    def __init__(self, cluster, text, *options, steps=STEPS, parallel="tp"):
+    def __init__(self, cluster, text, *options, steps=STEPS):
         self.cluster = cluster
         words = ("--text", text, *SIZE, *OFTEN, "--steps", steps)
-        self.id = cluster.slurm.submit(*options, f"jobs/{parallel}.sbatch", *words)
+        self.id = cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words)
         self.runs = cluster.workspace() / "runs"
 
     def log(self) -> str:
@@ -96,7 +96,7 @@ def test_a_requeue_from_outside_as_preemption_does_it(cluster, text, straight):
 def test_a_node_that_dies_requeues_and_resumes(cluster, text, straight, node):
     """node-1 has the batch script and rank 0."""
     job = Training(cluster, text)
-    job.wait_for_step(300)
+    job.wait_for_step(150)
     name = cluster.compose.container_name(node)
     run(["docker", "kill", name], timeout=60).check()
     try:
@@ -104,7 +104,7 @@ def test_a_node_that_dies_requeues_and_resumes(cluster, text, straight, node):
     finally:
         run(["docker", "start", name], timeout=60).check()
     cluster.readiness.wait_ready(2)
-    assert job.wait_resumed() % 200 == 0, "there was no time to save: it goes on from a checkpoint on the way"
+    assert job.wait_resumed() % 100 == 0, "there was no time to save: it goes on from a checkpoint on the way"
     cluster.slurm.wait_completed(job.id, 240, log=job.log)
     assert job.losses() == straight
 
@@ -113,14 +113,14 @@ def test_the_time_limit_saves_requeues_and_resumes(cluster, text):
     """The shortest limit of Slurm, a minute. How far a run comes in it is not known: both end when enough is there."""
     steps, job = "10000000", None
     try:
-        job = Training(cluster, text, "--time=1", "--signal=B:USR1@40", steps=steps, parallel="ddp")
+        job = Training(cluster, text, "--time=1", "--signal=B:USR1@40", steps=steps)
         at = job.wait_resumed(timeout=300)
         job.wait_for_step(at + 100)
     finally:
         cluster.slurm.cancel(job.id)
     cluster.slurm.wait(job.id, 60)
     assert f"SIGUSR1 at step {at}: saved " in job.log()
-    other = Training(cluster, text, steps=steps, parallel="ddp")
+    other = Training(cluster, text, steps=steps)
     try:
         other.wait_for_step(at + 100, timeout=300)
     finally:
