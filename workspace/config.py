@@ -77,15 +77,7 @@ class Config:
     timeout: int = knob(300, "seconds after which a rank that waits for another gives up")
 
     def __post_init__(self):
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{flag(name)} must be at least {least}, got {getattr(self, name)}")
-        for each in fields(self):
-            allowed = each.metadata["choices"]
-            if allowed and getattr(self, each.name) not in allowed:
-                raise ValueError(
-                    f"{flag(each.name)} must be one of {', '.join(allowed)}, got {getattr(self, each.name)}"
-                )
+        check(self, LEAST)
         if self.channels % self.heads:
             raise ValueError(f"--channels {self.channels} is not a multiple of --heads {self.heads}")
         if self.channels // self.heads % 2:
@@ -121,6 +113,17 @@ def flag(name):
     return "--" + name.rstrip("_").replace("_", "-")
 
 
+def check(config, least):
+    """ValueError if a number is below its smallest value, or a word is none of its choices."""
+    for name, smallest in least.items():
+        if getattr(config, name) < smallest:
+            raise ValueError(f"{flag(name)} must be at least {smallest}, got {getattr(config, name)}")
+    for each in fields(config):
+        allowed = each.metadata["choices"]
+        if allowed and getattr(config, each.name) not in allowed:
+            raise ValueError(f"{flag(each.name)} must be one of {', '.join(allowed)}, got {getattr(config, each.name)}")
+
+
 def parse(arguments=None):
     """Config from the command line. ValueError says which knob is wrong and why."""
     parser = argparse.ArgumentParser(
@@ -128,7 +131,12 @@ def parse(arguments=None):
         description="Train a small GPT on a text, character by character.",
         epilog="On Slurm: sbatch jobs/tp.sbatch [flags]. On one machine: python3 train.py [flags].",
     )
-    for each in fields(Config):
+    return from_flags(Config, parser, arguments)
+
+
+def from_flags(kind, parser, arguments):
+    """A dataclass of knobs from the command line."""
+    for each in fields(kind):
         shown = "" if each.default == "" else f" (default: {each.default})"
         parser.add_argument(
             flag(each.name),
@@ -139,4 +147,4 @@ def parse(arguments=None):
             metavar=None if each.metadata["choices"] else each.type.__name__.upper(),
             help=each.metadata["help"] + shown,
         )
-    return Config(**vars(parser.parse_args(arguments)))
+    return kind(**vars(parser.parse_args(arguments)))
