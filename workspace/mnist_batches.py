@@ -33,8 +33,8 @@ def loaders(digits, config, rank, world_size, device):
     """Batches (images [B, 1, 28, 28], labels [B]) of this rank: to train on, and to test.
 
     To train, all batches of all ranks have one size: of N images N % batch_size are left out, other ones in each epoch.
-    Then the ranks' parts of batch k are batch k of one process, however many ranks there are. To test, each image counts
-    once, so a rank may have one more than another, and not a copy as DistributedSampler gives.
+    Then the ranks' parts of batch k are batch k of one process, however many ranks there are. To test, each image
+    counts once, so a rank may have one more than another, and not a copy as DistributedSampler gives.
     """
     train, test = Images(digits, "train"), Images(digits, "test")
     # No worker processes: the images are in memory, and a worker would only copy them.

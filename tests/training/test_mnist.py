@@ -1,0 +1,213 @@
+"""mnist.py on made-up digits: shares of ranks, equality with one process, resuming, precision, what a run leaves."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import digits
+from mnist_batches import loaders
+from mnist_config import Config
+from mnist_data import load
+from mnist_model import AmpError, choose_amp
+from processes import metrics, succeed, train
+
+MNIST = "import mnist; mnist.main()"
+SMALL = ["--batch-size=12", "--log-every=1", "--eval-batch-size=5", "--amp=off"]
+STEPS = digits.TRAIN // 12  # in an epoch
+# mnist.py on a machine that fails: the last rank ends before the given epoch.
+FAILS = """
+import mnist
+epoch = mnist.Run.epoch
+def failing(run, number):
+    if number == {epoch} and not run.chief:
+        raise RuntimeError("out of luck")
+    return epoch(run, number)
+mnist.Run.epoch = failing
+mnist.main()
+"""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return digits.write(tmp_path_factory.mktemp("digits") / "squares", digits.files())
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    """A small run of mnist.py: run(name, flags...) -> the folder that it wrote, and its ranks."""
+
+    def start(name, *arguments, how=succeed, program=MNIST, **options):
+        path = tmp_path / name
+        return path, how(*SMALL, "--data", folder, "--run-dir", path, *arguments, program=program, **options)
+
+    return start
+
+
+def batches(folder, world_size, part, epoch=1, **knobs):
+    """Batches of every rank, as lists of images; an image is known by its bytes."""
+    config, found = Config(**{"batch_size": 12, "eval_batch_size": 5, **knobs}), []
+    for rank in range(world_size):
+        pair = loaders(load(str(folder)), config, rank, world_size, SimpleNamespace(type="cpu"))
+        pair[0].sampler.set_epoch(epoch)
+        loader = pair[("train", "test").index(part)]
+        found.append([[image.numpy().tobytes() for image in images] for images, _ in loader])
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_test_image_counts_once(folder, world_size):
+    seen = [image for rank in batches(folder, world_size, "test") for batch in rank for image in batch]
+    assert len(seen) == len(set(seen)) == digits.TEST
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_batch_of_several_ranks_is_the_batch_of_one(folder, world_size):
+    (alone,) = batches(folder, 1, "train")
+    apart = batches(folder, world_size, "train")
+    assert [len(rank) for rank in apart] == [len(alone)] * world_size == [STEPS] * world_size
+    for step, batch in enumerate(alone):
+        assert sorted(batch) == sorted(image for rank in apart for image in rank[step])
+    seen = [image for batch in alone for image in batch]
+    assert len(set(seen)) == len(seen) == digits.TRAIN - digits.TRAIN % 12
+
+
+def test_every_epoch_has_an_order_of_its_own_and_leaves_out_other_images(folder):
+    first, second = (batches(folder, 1, "train", epoch)[0] for epoch in (1, 2))
+    assert first == batches(folder, 1, "train", 1)[0]
+    assert first != second
+    assert {image for batch in first for image in batch} != {image for batch in second for image in batch}
+    assert first != batches(folder, 1, "train", 1, seed=1)[0]
+
+
+def test_two_ranks_learn_what_one_process_does(run):
+    alone, _ = run("alone", "--epochs", 3)
+    apart, _ = run("apart", "--epochs", 3, world_size=2)
+    one, two = metrics(alone), metrics(apart)
+    assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(1, 3 * STEPS + 1))
+    assert [line["train_loss"] for line in two] == pytest.approx([line["train_loss"] for line in one], abs=1e-3)
+    for name in ("test_loss", "test_accuracy"):
+        assert two[-1][name] == pytest.approx(one[-1][name], abs=1e-3)
+    assert one[0]["train_loss"] - one[-1]["train_loss"] > 1, "too little happens in this run to compare"
+    assert one[-1]["test_accuracy"] > 0.9
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(run):
+    flags = ("--epochs", 4, "--resume", "auto")
+    whole, _ = run("whole", *flags, world_size=2)
+    broken, ranks = run("broken", *flags, program=FAILS.format(epoch=4), how=train, world_size=2)
+    assert "out of luck" in ranks[1].stderr
+    assert all(rank.code for rank in ranks)
+    newest = broken / "epoch-3.pt"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    _, ranks = run("broken", *flags, world_size=2)
+    assert f"passed over: {newest} is no checkpoint of mnist.py" in ranks[0].stdout
+    assert "resumed after epoch 2" in ranks[0].stdout
+    names = ("step", "epoch", "train_loss", "test_loss", "test_accuracy")
+    lines = [[[line[name] for name in names] for line in metrics(each)] for each in (whole, broken)]
+    assert lines[0] == lines[1]
+    expected, found = (torch.load(each / "epoch-4.pt") for each in (whole, broken))
+    for name, tensor in expected["model"].items():
+        assert torch.equal(tensor, found["model"][name]), f"{name} differs after a resume"
+
+    again, (ended,) = run("again", "--epochs", 4, "--resume", whole / "epoch-4.pt")
+    assert json.loads((again / "summary.json").read_text())["test_accuracy"] == lines[0][-1][-1]
+    assert "resumed after epoch 4" in ended.stdout
+
+
+def test_what_a_run_leaves(run):
+    folder, ranks = run("run", "--epochs", 2, "--log-every", 10, world_size=2)
+    records = [rank.record() for rank in ranks]
+    assert [(each["rank"], each["world_size"], each["local_rank"]) for each in records] == [(0, 2, 0), (1, 2, 1)]
+    assert records[1]["shard"] == "6 of the 12 images of a batch"
+    assert ranks[1].stdout.count("\n") == 1, "only rank 0 says more than its record"
+    assert "squares: 203 images to train on, 37 to test" in ranks[0].stdout
+    assert "an epoch: 16 steps, 11 images left out" in ranks[0].stdout
+    lines = metrics(folder)
+    assert [(line["epoch"], line["step"], line["test_loss"] is None) for line in lines] == [
+        (1, 10, True),
+        (1, 16, False),
+        (2, 20, True),
+        (2, 30, True),
+        (2, 32, False),
+    ]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["placement"] == records
+    assert summary["test_accuracy"] == lines[-1]["test_accuracy"]
+    assert summary["test_accuracy"] * 37 == pytest.approx(round(summary["test_accuracy"] * 37))
+    assert f"test accuracy {summary['test_accuracy']:.2%}" in ranks[0].stdout
+    assert summary["data"]["name"] == "squares"
+    files = ["epoch-1.pt", "epoch-2.pt", "metrics.jsonl", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
+    run("run", "--epochs", 1)
+    assert sorted(path.name for path in folder.iterdir()) == [files[0], *files[2:]], "of another run"
+
+
+def test_bf16_learns_too(run):
+    folder, (rank,) = run("bf16", "--epochs", 3, "--amp", "bf16")
+    assert "amp bf16" in rank.stdout
+    assert metrics(folder)[-1]["test_accuracy"] > 0.9
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fp16 with a scaled loss is for GPUs, and there is none here")
+def test_fp16_learns_too_and_keeps_its_scale(run):
+    flags = ("--epochs", 3, "--amp", "auto", "--backend", "nccl")
+    folder, (rank,) = run("fp16", *flags)
+    assert "on cuda, amp fp16" in rank.stdout
+    assert metrics(folder)[-1]["test_accuracy"] > 0.9
+    assert torch.load(folder / "epoch-3.pt", map_location="cpu")["scaler"]["scale"] > 0
+    resumed, _ = run("resumed", *flags, "--resume", folder / "epoch-2.pt")
+    lines = [line["train_loss"] for line in metrics(folder)[2 * STEPS :]]
+    assert [line["train_loss"] for line in metrics(resumed)] == pytest.approx(lines, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device_type", "cpu_flags", "chosen"),
+    [
+        ("auto", "cpu", {"avx512_bf16", "avx2"}, "bf16"),
+        ("auto", "cpu", {"avx2", "avx512f"}, "off"),
+        ("auto", "cpu", set(), "off"),
+        ("auto", "cuda", set(), "fp16"),
+        ("off", "cuda", set(), "off"),
+        ("bf16", "cpu", set(), "bf16"),
+        ("fp16", "cuda", set(), "fp16"),
+    ],
+)
+def test_choice_of_precision(wanted, device_type, cpu_flags, chosen):
+    assert choose_amp(wanted, device_type, cpu_flags) == chosen
+
+
+def test_fp16_on_a_cpu_is_refused():
+    with pytest.raises(AmpError, match="--amp fp16 is for GPUs, and this rank computes on a CPU: use --amp bf16"):
+        choose_amp("fp16", "cpu", set())
+
+
+@pytest.mark.parametrize(
+    ("flags", "world_size", "message"),
+    [
+        (["--amp", "fp16", "--backend", "gloo"], 2, "--amp fp16 is for GPUs"),
+        (["--batch-size", 13], 2, "--batch-size 13 is not a multiple of the 2 ranks"),
+        (["--batch-size", 204], 1, "--batch-size 204 is more than the 203 images"),
+        (["--data", "/no/such"], 1, "cannot read /no/such/train-images-idx3-ubyte"),
+        (["--resume", "/no/such"], 1, "cannot read the checkpoint /no/such"),
+        (["--warmup", 1], 1, "--warmup must be between 0 and 1"),
+        (["--epochs", 0], 1, "--epochs must be at least 1, got 0"),
+    ],
+)
+def test_mistakes(run, flags, world_size, message):
+    _, ranks = run("run", *flags, world_size=world_size, how=train)
+    for rank in ranks:
+        assert rank.code == 1
+        assert message in rank.stderr
+        assert "mnist.py: error: " in rank.stderr
+        assert "Traceback" not in rank.stderr
+
+
+def test_checkpoints_that_do_not_fit(run, tmp_path):
+    folder, _ = run("run", "--epochs", 1)
+    _, (other,) = run("other", "--epochs", 2, "--resume", folder / "epoch-1.pt", how=train)
+    assert "has epochs 1, but this run has 2" in other.stderr
+    more = digits.write(tmp_path / "more", digits.files(train=digits.TRAIN + 1))
+    _, (strange,) = run("strange", "--epochs", 1, "--data", more, "--resume", folder / "epoch-1.pt", how=train)
+    assert "was trained on other data than more" in strange.stderr
