@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, doctor, testing, training
+from slurmbed import bench, doctor, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -38,6 +38,18 @@ def train(args: argparse.Namespace) -> None:
         whole_number("STEPS", args.steps, 1, 10**9)
     if args.text and not os.access(args.text, os.R_OK):
         raise UsageError(f"TEXT={args.text}: no such file, or not readable", "name a text file")
+    training.train(running(args, nodes), console, nodes, args.steps, args.text)
+
+
+def digits(args: argparse.Namespace) -> None:
+    nodes = whole_number("NODES", args.nodes or DEFAULT_NODES, 1, MAX_NODES)
+    if args.epochs:
+        whole_number("EPOCHS", args.epochs, 1, 10**6)
+    mnist.train(running(args, nodes), console, nodes, args.epochs)
+
+
+def running(args: argparse.Namespace, nodes: int) -> Cluster:
+    """The cluster, with so many working nodes or more; started or grown if need be."""
     cluster = make_cluster(args)
     cluster.ensure_engine()
     asked = args.cpus or args.memory or args.slurm or args.torch
@@ -45,7 +57,7 @@ def train(args: argparse.Namespace) -> None:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
         cluster = make_cluster(args, nodes=str(max(nodes, cluster.compose.highest_node())))
         show_nodes(cluster, cluster.up())
-    training.train(cluster, console, nodes, args.steps, args.text)
+    return cluster
 
 
 def status(args: argparse.Namespace) -> None:
@@ -110,6 +122,7 @@ SHAPE = "nodes cpus memory slurm torch retain"
 COMMANDS = {
     "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} gpus ssh_port workspace"),
     "train": (train, "train a tensor-parallel model on the cluster", f"{SHAPE} steps text"),
+    "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"{SHAPE} epochs"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),
@@ -131,6 +144,7 @@ OPTIONS = {
     "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
     "retain": "1: keep what a failed start leaves",
     "steps": "optimiser steps",
+    "epochs": "times that every image is seen",
     "text": "a text file to train on instead of Shakespeare",
     "workspace": "folder of the host that nodes see as /workspace (default: the project's workspace/)",
     "user": "alice (default), bob or root",

@@ -140,6 +140,31 @@ def placement(ranks: list[parse.Rank], layout: dict[int, str], job_id: str) -> l
     return [Placed(rank, layout[rank.rank]) for rank in ranks]
 
 
+def torchrun_layout(tasks: dict[int, str], ranks: list[parse.Rank]) -> dict[int, str]:
+    """Rank to node for ranks that a torchrun on each node started: Slurm knows the torchruns, not their ranks.
+
+    torchrun gives each node a block of ranks, as many on each, but which node gets which block is its own choice. So
+    the choice is taken from the log; that each node Slurm gave has a block, and no other node one, is checked here, and
+    the rest by ``placement``.
+
+    Args:
+        tasks: task to node, as Slurm says; one task on each node.
+        ranks: the rank records of the job's log.
+
+    Raises:
+        PlacementError: the blocks' nodes are not the nodes of Slurm's tasks.
+    """
+    blocks = [rank.node for rank in ranks if rank.local_rank == 0]
+    if not tasks or sorted(map(str, blocks)) != sorted(tasks.values()):
+        raise PlacementError(
+            "the log and Slurm disagree on placement",
+            "",
+            f"    the log has torchrun's ranks on {blocks}, Slurm started torchrun on {list(tasks.values())}",
+        )
+    size = ranks[0].world_size // len(blocks)
+    return {block * size + i: node for block, node in enumerate(blocks) for i in range(size)}
+
+
 def require_separate_nodes(placed: list[Placed]) -> None:
     """PlacementError unless every rank has a node of its own."""
     shared = {node: count for node, count in Counter(item.slurm_node for item in placed).items() if count > 1}

@@ -4,6 +4,7 @@ import itertools
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,8 @@ from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at a job
 LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
+Describe = Callable[[list[dict]], tuple[str, str]]
+"""Lines of metrics.jsonl -> where the run is, and, of a line worth keeping on the screen, what to add; else \"\"."""
 
 
 def prepare_text(workspace: Path, file: str = "") -> dict:
@@ -88,7 +91,7 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
     try:
         files.set_earlier_aside()
         cluster.slurm.release(job_id)
-        job, layout = follow(cluster.slurm, files, console)
+        job, layout = follow(cluster.slurm, files, console, described)
     except KeyboardInterrupt:
         leave_or_cancel(cluster.slurm, job_id, console)
         raise
@@ -109,10 +112,10 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
     return path
 
 
-def follow(client: slurm.Slurm, files: Run, console: Console) -> tuple[parse.Job, dict[int, str]]:
-    """The job once it is over, and where slurmctld laid out its ranks; draws progress meanwhile."""
+def follow(client: slurm.Slurm, files: Run, console: Console, describe: Describe) -> tuple[parse.Job, dict[int, str]]:
+    """The job once it is over, and where slurmctld laid out its tasks; shows progress meanwhile, by ``describe``."""
     layout: dict[int, str] = {}
-    with Follower(console) as follower:
+    with Follower(console, describe) as follower:
 
         def check() -> parse.Job:
             job = client.job(files.job_id)
@@ -127,11 +130,18 @@ def follow(client: slurm.Slurm, files: Run, console: Console) -> tuple[parse.Job
         return wait_until(check, what=what, timeout=LONGEST, interval=POLL), layout
 
 
+def described(metrics: list[dict]) -> tuple[str, str]:
+    """Where train.py is, and its throughput at an evaluation."""
+    last, evaluated = metrics[-1], [line["val_loss"] for line in metrics if line["val_loss"] is not None]
+    what = f"train {last['train_loss']:.3f}" + (f"  val {evaluated[-1]:.3f}" if evaluated else "")
+    return what, f"{last['tokens_per_s']:,.0f} tokens/s" if last["val_loss"] is not None else ""
+
+
 class Follower:
     """A progress bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, describe: Describe):
+        self.console, self.describe = console, describe
         self.shown: str | int = ""
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
         self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
@@ -151,17 +161,10 @@ class Follower:
             self.line(state, state)
             return
         last = metrics[-1]
-        evaluated = [line["val_loss"] for line in metrics if line["val_loss"] is not None]
-        what = (
-            f"train {last['train_loss']:.3f}  val {evaluated[-1]:.3f}"
-            if evaluated
-            else f"train {last['train_loss']:.3f}"
-        )
+        what, milestone = self.describe(metrics)
         self.bar.update(self.task, description=what, completed=last["step"], total=last["steps"])
-        if last["val_loss"] is not None:
-            self.line(
-                last["step"], f"step {last['step']}/{last['steps']}  {what}  {last['tokens_per_s']:,.0f} tokens/s"
-            )
+        if milestone:
+            self.line(last["step"], f"step {last['step']}/{last['steps']}  {what}  {milestone}")
 
     def line(self, key: str | int, text: str) -> None:
         if key != self.shown and not self.console.is_terminal:

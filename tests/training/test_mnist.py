@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import digits
+import mnist
 from mnist_batches import loaders
 from mnist_config import Config
 from mnist_data import load
@@ -183,31 +184,56 @@ def test_fp16_on_a_cpu_is_refused():
         choose_amp("fp16", "cpu", set())
 
 
+@pytest.fixture
+def refused(folder, monkeypatch, capsys):
+    """What mnist.py says, in this process, when it refuses before ranks meet: refused(world_size, flags...)."""
+
+    def start(world_size, *flags):
+        environ = {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "::1",
+            "MASTER_PORT": "9",
+        }
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("sys.argv", ["mnist.py", *SMALL, "--data", str(folder), *map(str, flags)])
+        with pytest.raises(SystemExit) as ended:
+            mnist.main()
+        assert capsys.readouterr().out == "", "a rank that is refused has no record"
+        return ended.value.code
+
+    return start
+
+
 @pytest.mark.parametrize(
-    ("flags", "world_size", "message"),
+    ("flags", "message"),
     [
-        (["--amp", "fp16", "--backend", "gloo"], 2, "--amp fp16 is for GPUs"),
-        (["--batch-size", 13], 2, "--batch-size 13 is not a multiple of the 2 ranks"),
-        (["--batch-size", 204], 1, "--batch-size 204 is more than the 203 images"),
-        (["--data", "/no/such"], 1, "cannot read /no/such/train-images-idx3-ubyte"),
-        (["--resume", "/no/such"], 1, "cannot read the checkpoint /no/such"),
-        (["--warmup", 1], 1, "--warmup must be between 0 and 1"),
-        (["--epochs", 0], 1, "--epochs must be at least 1, got 0"),
+        (["--batch-size", 13], "--batch-size 13 is not a multiple of the 2 ranks"),
+        (["--batch-size", 204], "--batch-size 204 is more than the 203 images"),
+        (["--data", "/no/such"], "cannot read /no/such/train-images-idx3-ubyte"),
+        (["--resume", "/no/such"], "cannot read the checkpoint /no/such"),
+        (["--warmup", 1], "--warmup must be between 0 and 1"),
+        (["--epochs", 0], "--epochs must be at least 1, got 0"),
     ],
 )
-def test_mistakes(run, flags, world_size, message):
-    _, ranks = run("run", *flags, world_size=world_size, how=train)
-    for rank in ranks:
-        assert rank.code == 1
-        assert message in rank.stderr
-        assert "mnist.py: error: " in rank.stderr
-        assert "Traceback" not in rank.stderr
+def test_mistakes(refused, flags, message):
+    said = refused(2, *flags)
+    assert said.startswith("mnist.py: error: ")
+    assert message in said
 
 
-def test_checkpoints_that_do_not_fit(run, tmp_path):
+def test_fp16_without_a_gpu_ends_in_a_line(run):
+    _, (rank,) = run("run", "--amp", "fp16", "--backend", "gloo", how=train)
+    assert rank.code == 1
+    assert rank.stderr.strip().splitlines()[-1].startswith("mnist.py: error: --amp fp16 is for GPUs")
+    assert "Traceback" not in rank.stderr
+
+
+def test_checkpoints_that_do_not_fit(run, refused, tmp_path):
     folder, _ = run("run", "--epochs", 1)
-    _, (other,) = run("other", "--epochs", 2, "--resume", folder / "epoch-1.pt", how=train)
-    assert "has epochs 1, but this run has 2" in other.stderr
+    file = folder / "epoch-1.pt"
+    assert "has epochs 1, but this run has 2" in refused(2, "--epochs", 2, "--resume", file)
     more = digits.write(tmp_path / "more", digits.files(train=digits.TRAIN + 1))
-    _, (strange,) = run("strange", "--epochs", 1, "--data", more, "--resume", folder / "epoch-1.pt", how=train)
-    assert "was trained on other data than more" in strange.stderr
+    assert "was trained on other data than more" in refused(2, "--epochs", 1, "--data", more, "--resume", file)

@@ -48,6 +48,8 @@ def refused(capsys, *words: str) -> str:
         (["scale", "NODES=none"], "NODES=none: not a whole number"),
         (["logs", "FOLLOW=yes"], "FOLLOW=yes: not known"),
         (["train", "STEPS=-1"], "STEPS=-1: not a whole number"),
+        (["mnist", "EPOCHS=0"], "EPOCHS=0: not a whole number"),
+        (["mnist", "NODES=0"], "NODES=0: not a whole number"),
         (["train", "TEXT=/no/such/file"], "TEXT=/no/such/file: no such file"),
         (["test", "ONLY=fast"], "ONLY=fast: no such tests"),
     ],
@@ -66,7 +68,7 @@ def test_no_disk(capsys, monkeypatch):
     assert "10 MiB of disk are free" in refused(capsys, "up", "NAME=slurmbed-test-none")
 
 
-@pytest.mark.parametrize("target", ["up", "train"])
+@pytest.mark.parametrize("target", ["up", "train", "mnist"])
 def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, target):
     class EngineFirst(Exception):
         pass

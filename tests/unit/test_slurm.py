@@ -1,10 +1,12 @@
 """Slurm's client over a runner that answers from a script, and the comparison of placements."""
 
+from pathlib import Path
+
 import pytest
 
 from slurmbed import slurm
 from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError, WaitTimeout
-from slurmbed.parse import Job, Rank
+from slurmbed.parse import Job, Rank, parse_ranks
 from slurmbed.run import Result
 
 JOB = "JobId=7 JobName=tp JobState={} Reason=None ExitCode={} NodeList=node-[1-2] StdOut=/workspace/runs/7.log"
@@ -102,6 +104,44 @@ def test_placement_when_log_and_slurm_agree():
 def test_placement_when_they_do_not(found, layout, reason):
     with pytest.raises(PlacementError, match=reason):
         slurm.placement(found, layout, "7")
+
+
+def torchrun_log(*changes: tuple[str, str]) -> list[Rank]:
+    text = (Path(__file__).parent / "recorded" / "torchrun.txt").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse_ranks(text)
+
+
+def test_torchrun_places_blocks_of_ranks_on_the_nodes_of_slurms_tasks():
+    """In the recorded log the second node has the first block: torchrun numbers nodes as it likes."""
+    ranks = torchrun_log()
+    layout = slurm.torchrun_layout(LAYOUT, ranks)
+    assert layout == {0: "node-2", 1: "node-2", 2: "node-1", 3: "node-1"}
+    placed = slurm.placement(ranks, layout, "7")
+    assert [item.slurm_node for item in placed] == ["node-2", "node-2", "node-1", "node-1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "tasks", "reason"),
+    [
+        (torchrun_log(("node-2", "node-3")), LAYOUT, r"on \['node-3', 'node-1'\], Slurm .* \['node-1', 'node-2'\]"),
+        (torchrun_log(("node-2", "node-1")), LAYOUT, r"on \['node-1', 'node-1'\], Slurm"),
+        (torchrun_log(('"node-2"', "null")), LAYOUT, r"on \[None, 'node-1'\], Slurm"),
+        (torchrun_log(), {0: "node-1"}, "Slurm started torchrun on"),
+        (torchrun_log(), {}, "Slurm started torchrun on"),
+        ([], LAYOUT, r"torchrun's ranks on \[\]"),
+        (torchrun_log()[:3], LAYOUT, r"the log has ranks \[0, 1, 2\], Slurm has \[0, 1, 2, 3\]"),
+        (torchrun_log(('"job_id": "7"', '"job_id": "6"')), LAYOUT, "rank 0 is of job 6, not 7"),
+        (torchrun_log(('"host": "node-2"', '"host": "node-1"')), LAYOUT, "rank 0 says host node-1, node node-2"),
+        (torchrun_log(('"rank": 1', '"rank": 0')), LAYOUT, r"the log has ranks \[0, 0, 2, 3\]"),
+        (torchrun_log(('"world_size": 4', '"world_size": 2')), LAYOUT, r"Slurm has \[0, 1\]"),
+    ],
+)
+def test_torchrun_placement_when_log_and_slurm_disagree(found, tasks, reason):
+    with pytest.raises(PlacementError, match=reason):
+        slurm.placement(found, slurm.torchrun_layout(tasks, found), "7")
 
 
 def test_ranks_on_one_node_are_not_on_separate_nodes():

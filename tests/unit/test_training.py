@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from slurmbed import training
+from slurmbed import mnist, training
 
 
 class Client:
@@ -72,3 +72,21 @@ def test_a_text_that_cannot_be_prepared_is_told_in_its_own_words(tmp_path):
     (tmp_path / "data.py").write_text("import sys; sys.exit('data.py: error: no text: name one')")
     with pytest.raises(training.UsageError, match=r"no text to train on(.|\n)*data.py: error: no text(.|\n)*TEXT=file"):
         training.prepare_text(tmp_path)
+
+
+def test_digits_that_cannot_be_prepared_are_told_in_their_own_words(tmp_path):
+    (tmp_path / "mnist_data.py").write_text("import sys; sys.exit('mnist_data.py: error: no MNIST: put it there')")
+    with pytest.raises(training.UsageError, match=r"no MNIST to train on(.|\n)*mnist_data.py: error: no MNIST: put it"):
+        mnist.prepare(tmp_path)
+
+
+def test_progress_of_a_text_and_of_digits():
+    text = {"step": 20, "train_loss": 2.0, "val_loss": None, "tokens_per_s": 1e4}
+    assert training.described([text]) == ("train 2.000", "")
+    assert training.described([text | {"val_loss": 1.5}, text])[0] == "train 2.000  val 1.500"
+    assert training.described([text | {"val_loss": 1.5}]) == ("train 2.000  val 1.500", "10,000 tokens/s")
+    digits = {"epoch": 1, "train_loss": 0.5, "test_accuracy": None, "images_per_s": 4e3}
+    assert mnist.described([digits]) == ("epoch 1  train 0.500", "")
+    tested = digits | {"test_accuracy": 0.9876}
+    assert mnist.described([tested]) == ("epoch 1  train 0.500  accuracy 98.76%", "4,000 images/s")
+    assert mnist.described([tested, digits]) == ("epoch 1  train 0.500  accuracy 98.76%", "")

@@ -1,0 +1,75 @@
+"""`make mnist`: submit the job that learns digits by torchrun, follow it, prove its placement, say its accuracy."""
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from slurmbed import parse, slurm, training
+from slurmbed.cluster import Cluster
+from slurmbed.errors import UsageError
+from slurmbed.run import last_lines, run
+
+
+def prepare(workspace: Path) -> dict:
+    """The record of the digits that the workspace's mnist_data.py made ready."""
+    done = run([sys.executable, str(workspace / "mnist_data.py")], timeout=300)
+    if not done.ok:
+        raise UsageError("there is no MNIST to train on", "see below for where to put it", last_lines(done.stderr))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
+    """Prepare, submit, follow, prove; returns the run's summary.
+
+    Raises:
+        JobFailed: with state, exit code and last log lines.
+        PlacementError: the log and Slurm disagree on where ranks ran.
+    """
+    workspace = cluster.workspace()
+    training.check_alone(cluster.name, workspace)
+    record = prepare(workspace)
+    console.print(f"{record['name']}: {record['train']:,} images to train on, {record['test']:,} to test")
+    console.print(f"from {record['source']}", highlight=False)
+    words = ["--epochs", epochs] if epochs else []
+    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", "jobs/mnist.sbatch", *words)
+    files = training.Run(workspace, job_id)
+    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/mnist.sbatch {' '.join(words)}")
+    try:
+        files.set_earlier_aside()
+        cluster.slurm.release(job_id)
+        job, tasks = training.follow(cluster.slurm, files, console, described)
+    except KeyboardInterrupt:
+        training.leave_or_cancel(cluster.slurm, job_id, console)
+        raise
+    if job.state != "COMPLETED":
+        raise slurm.failure(job, files.log(), str(files.log_file))
+    ranks = parse.parse_ranks(files.log())
+    layout = slurm.torchrun_layout(tasks or cluster.slurm.accounted_layout(job_id), ranks)
+    show(console, files.summary(), slurm.placement(ranks, layout, job_id))
+    return files.summary()
+
+
+def described(metrics: list[dict]) -> tuple[str, str]:
+    """Where mnist.py is, and its throughput at the end of an epoch."""
+    last, tested = metrics[-1], [line["test_accuracy"] for line in metrics if line["test_accuracy"] is not None]
+    what = f"epoch {last['epoch']}  train {last['train_loss']:.3f}" + (f"  accuracy {tested[-1]:.2%}" if tested else "")
+    return what, f"{last['images_per_s']:,.0f} images/s" if last["test_accuracy"] is not None else ""
+
+
+def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
+    """Placement and accuracy."""
+    table = Table(title="where the ranks ran: the log and Slurm agree")
+    for heading in ("rank", "node (log)", "node (Slurm)", "on the node", "what it trains on"):
+        table.add_column(heading)
+    for item in placed:
+        rank = item.rank
+        table.add_row(str(rank.rank), rank.host, item.slurm_node, f"number {rank.local_rank}", rank.shard)
+    console.print(table)
+    console.print(
+        f"{summary['epochs']} epochs on {summary['data']['name']}: test accuracy {summary['test_accuracy']:.2%} "
+        f"of {summary['data']['test']:,} images, {summary['elapsed_s']:.0f} s, amp {summary['amp']}",
+        highlight=False,
+    )

@@ -1,0 +1,48 @@
+"""Digits on two nodes: one torchrun on each under Slurm, two ranks under each torchrun."""
+
+import json
+
+import pytest
+
+from slurmbed import mnist, parse, slurm
+
+ACCURACY = 0.985
+
+
+@pytest.fixture(scope="module")
+def digits(workspace) -> dict:
+    return mnist.prepare(workspace)
+
+
+def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, digits):
+    job_id = cluster.slurm.submit("jobs/mnist.sbatch")
+    log = cluster.workspace() / "runs" / f"{job_id}.log"
+    tasks = {}
+
+    def laid_out(job: parse.Job) -> bool:
+        tasks.update(cluster.slurm.layout(job_id))
+        return bool(tasks)
+
+    cluster.slurm.wait(job_id, 60, until=laid_out)
+    cluster.slurm.wait_completed(job_id, 400, log=log.read_text)
+    assert tasks == {0: "node-1", 1: "node-2"}
+    assert cluster.slurm.accounted_layout(job_id) == tasks
+    ranks = parse.parse_ranks(log.read_text())
+    placed = slurm.placement(ranks, slurm.torchrun_layout(tasks, ranks), job_id)
+    assert sorted((item.slurm_node, item.rank.local_rank) for item in placed) == [
+        ("node-1", 0),
+        ("node-1", 1),
+        ("node-2", 0),
+        ("node-2", 1),
+    ]
+    summary = json.loads((log.with_suffix("") / "summary.json").read_text())
+    assert summary["world_size"] == 4
+    assert summary["data"]["test"] == 10_000
+    assert summary["test_accuracy"] > ACCURACY
+
+
+def test_two_torchruns_on_a_node_are_refused_at_once(cluster, digits):
+    job_id = cluster.slurm.submit("--nodes=1", "--ntasks-per-node=2", "jobs/mnist.sbatch")
+    assert cluster.slurm.wait(job_id, 60).state == "FAILED"
+    log = (cluster.workspace() / "runs" / f"{job_id}.log").read_text()
+    assert "2 tasks on 1 nodes, but torchrun is one on each: for more ranks set RANKS_PER_NODE" in log
