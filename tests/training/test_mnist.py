@@ -29,6 +29,17 @@ mnist.Run.epoch = failing
 mnist.main()
 """
 
+# mnist.py that says which batch it trains on.
+NOTES = """
+import sys, mnist
+train = mnist.Run.train
+def noted(run, images, labels):
+    print("batch", images.sum().item(), file=sys.stderr)
+    return train(run, images, labels)
+mnist.Run.train = noted
+mnist.main()
+"""
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
@@ -80,6 +91,13 @@ def test_every_epoch_has_an_order_of_its_own_and_leaves_out_other_images(folder)
     assert first != second
     assert {image for batch in first for image in batch} != {image for batch in second for image in batch}
     assert first != batches(folder, 1, "train", 1, seed=1)[0]
+
+
+def test_a_run_tells_its_sampler_the_epoch(run):
+    _, (rank,) = run("notes", "--epochs", 2, program=NOTES)
+    noted = [line for line in rank.stderr.splitlines() if line.startswith("batch ")]
+    assert len(noted) == 2 * STEPS
+    assert set(noted[:STEPS]) != set(noted[STEPS:])
 
 
 def test_two_ranks_learn_what_one_process_does(run):
