@@ -33,6 +33,7 @@ class Config:
     wire: str = knob("float32", "precision of what travels between ranks in every step", ("float32", "bfloat16"))
 
     # The model: nanoGPT's size for a CPU.
+    model: str = knob("gpt", "gpt: model.py; nanogpt: nanoGPT's own, to be compared with", ("gpt", "nanogpt"))
     layers: int = knob(4, "transformer blocks")
     heads: int = knob(4, "attention heads; tp needs a multiple of the world size")
     channels: int = knob(128, "width of the residual stream; a multiple of the heads")
@@ -41,12 +42,18 @@ class Config:
     # The text.
     text: str = knob("", "a text file to train on (default: the text that data.py prepared)")
 
-    # The optimiser: AdamW, linear warm-up, then a cosine down to a tenth of the learning rate.
-    steps: int = knob(450, "optimiser steps")
-    batch_size: int = knob(24, "sequences of block-size characters in a step, over all ranks")
-    lr: float = knob(6e-3, "highest learning rate")
-    warmup: int = knob(50, "steps of linear warm-up")
-    weight_decay: float = knob(0.1, "decay of matrices; biases and norms have none")
+    # The optimiser: Muon for the matrices of the blocks, AdamW for the rest; warm-up, then down to nothing.
+    steps: int = knob(225, "optimiser steps")
+    batch_size: int = knob(16, "sequences of block-size characters in a step, over all ranks")
+    optimizer: str = knob(
+        "muon", "muon: for the matrices of the blocks, AdamW for the rest; adamw: for all", ("muon", "adamw")
+    )
+    lr: float = knob(0.015, "highest learning rate of AdamW")
+    muon_lr: float = knob(0.04, "highest learning rate of Muon")
+    warmup: int = knob(10, "steps of linear warm-up")
+    decay: str = knob("linear", "how the learning rates go down after the warm-up", ("linear", "cosine"))
+    final_lr: float = knob(0.0, "share of the highest learning rates at the last step")
+    weight_decay: float = knob(0.1, "AdamW's decay of matrices; biases have none")
     beta2: float = knob(0.99, "AdamW's second beta; below the usual 0.999 because a batch has few tokens")
     clip: float = knob(1.0, "largest gradient norm")
 
@@ -85,8 +92,16 @@ class Config:
             raise ValueError(
                 f"--channels {self.channels} over --heads {self.heads} is {each}: rotary positions need pairs"
             )
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"--lr must be above 0 and finite, got {self.lr}")
+        for name in ("lr", "muon_lr"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{flag(name)} must be above 0 and finite, got {getattr(self, name)}")
+        if not 0 <= self.final_lr <= 1:
+            raise ValueError(f"--final-lr must be in [0, 1], a share of the highest, got {self.final_lr}")
+        if self.model == "nanogpt" and (self.parallel, self.optimizer) not in NANOGPT_RUNS:
+            raise ValueError(
+                f"--model nanogpt is for --parallel none or ddp and --optimizer adamw, "
+                f"got {self.parallel} and {self.optimizer}"
+            )
         if not self.bucket_mb > 0:
             raise ValueError(f"--bucket-mb must be above 0, got {self.bucket_mb}")
         if not 0 <= self.beta2 < 1:
@@ -96,6 +111,14 @@ class Config:
         """The folder for what the run writes."""
         return Path(self.run_dir) if self.run_dir else HERE / "runs" / os.environ.get("SLURM_JOB_ID", "local")
 
+
+NANOGPT_RUNS = {("none", "adamw"), ("ddp", "adamw")}
+
+# nanoGPT's settings for a CPU: its config/train_shakespeare_char.py with the flags that its README gives.
+NANOGPT = (
+    "--model nanogpt --steps 2000 --batch-size 12 --optimizer adamw --lr 1e-3 --warmup 100 "
+    "--decay cosine --final-lr 0.1"
+)
 
 # The smallest value that makes sense, by field.
 LEAST = {

@@ -5,7 +5,12 @@ whole heads; and the number of heads is read off the activations, so that a laye
 The head is a matrix of its own: tied to the embedding it would be one parameter with two names, to be minded by every
 optimiser, checkpoint and cut, to save 1 % of the parameters.
 
-Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary.
+What makes it learn fast: a position starts from its last characters, not from one alone; queries and keys are of one
+length (QK-norm), so that attention stays calm at high learning rates; norms have no parameters, which the matrices
+behind them can take over.
+
+Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary,
+K last characters.
 """
 
 import math
@@ -13,6 +18,11 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from nanogpt import NanoGPT
+
+RECENT = 4  # K: characters that a position starts from, its own and those before
+SHARPNESS = 0.35  # of attention: what q k is multiplied with; both are of length sqrt(D), so twice 1/sqrt(D) at D = 32
 
 
 class Attention(nn.Module):
@@ -27,9 +37,9 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         qkv = self.qkv(x)  # [B, T, H 3 D]
         qkv = qkv.view(B, T, qkv.shape[-1] // (3 * self.head_channels), 3, self.head_channels)  # [B, T, H, 3, D]
-        q, k, v = qkv.permute(3, 0, 2, 1, 4)  # 3 of [B, H, T, D]
-        q, k = rotate(q, self.angles[:T]), rotate(k, self.angles[:T])
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, H, T, D]
+        qkv = qkv.permute(3, 0, 2, 1, 4)  # [3, B, H, T, D]
+        q, k = rotate(F.layer_norm(qkv[:2], (self.head_channels,)), self.angles[:T])  # 2 of [B, H, T, D]
+        y = F.scaled_dot_product_attention(q, k, qkv[2], is_causal=True, scale=SHARPNESS)  # [B, H, T, D]
         return self.projection(y.transpose(1, 2).flatten(2))  # [B, T, H D] -> [B, T, C]
 
 
@@ -62,14 +72,30 @@ class MLP(nn.Module):
 class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.channels)
+        self.attention_norm = nn.LayerNorm(config.channels, elementwise_affine=False)
         self.attention = Attention(config)
-        self.mlp_norm = nn.LayerNorm(config.channels)
+        self.mlp_norm = nn.LayerNorm(config.channels, elementwise_affine=False)
         self.mlp = MLP(config)
 
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
+
+
+class RecentEmbedding(nn.Embedding):
+    """The sum of the vectors of the last characters: rows [B, T, K] of `recent` to [B, T, C]."""
+
+    def forward(self, rows):
+        return super().forward(rows).sum(-2)
+
+
+def recent(tokens, symbols):
+    """Tokens [B, T] as rows of RecentEmbedding [B, T, K]: k V + the symbol k characters back.
+
+    Before the first character stands symbol 0.
+    """
+    T = tokens.shape[1]
+    return torch.stack([F.pad(tokens, (k, 0))[:, :T] + k * symbols for k in range(RECENT)], dim=-1)
 
 
 class GPT(nn.Module):
@@ -78,9 +104,10 @@ class GPT(nn.Module):
     def __init__(self, config, symbols):
         super().__init__()
         self.block_size = config.block_size
-        self.token_embedding = nn.Embedding(symbols, config.channels)
+        self.symbols = symbols
+        self.token_embedding = RecentEmbedding(RECENT * symbols, config.channels)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.channels)
+        self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
         self.head = nn.Linear(config.channels, symbols, bias=False)
         self.initialise(config)
 
@@ -93,11 +120,12 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=1 / math.sqrt(2 * config.layers * parameter.shape[1]))
             elif name.endswith(("qkv.weight", "up.weight")):
                 nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1]))
-        nn.init.normal_(self.token_embedding.weight, std=0.5)
+        nn.init.normal_(self.token_embedding.weight, std=0.25)
+        nn.init.normal_(self.token_embedding.weight[: self.symbols], std=0.5)  # the character itself says most
         nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(self, tokens):
-        x = self.token_embedding(tokens)  # [B, T, C]
+        x = self.token_embedding(recent(tokens, self.symbols))  # [B, T, C]
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))  # [B, T, V]
@@ -106,7 +134,8 @@ class GPT(nn.Module):
 def build(config, symbols):
     """The model of a configuration: equal seeds give equal weights, on every rank."""
     torch.manual_seed(config.seed)
-    return GPT(config, symbols).to(getattr(torch, config.dtype))
+    kind = NanoGPT if config.model == "nanogpt" else GPT
+    return kind(config, symbols).to(getattr(torch, config.dtype))
 
 
 @torch.no_grad()

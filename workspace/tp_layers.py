@@ -10,7 +10,7 @@ part of each is here: (dimension, start, stop, size). A parameter that is not th
 every rank. `group` are the ranks that share the layer; None is all of them.
 
 Legend: R ranks, N any leading shape (batch, time), I and O channels in and out of the whole layer, V symbols,
-C channels.
+C channels, K last characters.
 """
 
 import torch
@@ -93,9 +93,10 @@ class RowParallelLinear(nn.Module):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Rows of the embedding cut over ranks; a rank looks up the tokens that it has and gives zero for the others.
+    """Rows of the embedding cut over ranks; a rank looks up the rows that it has and gives zero for the others.
 
-    Weight [ceil(V/R), C]. Forward: tokens [N] -> [N, C], whole; one all-reduce of [N, C]. Backward: nothing is sent.
+    Weight [ceil(K V/R), C]. Forward: rows [N, K] -> their sum [N, C], whole; one all-reduce of [N, C], since the rank
+    sums over K before. Backward: nothing is sent.
     Source: Megatron-LM, `VocabParallelEmbedding`.
     """
 
@@ -105,10 +106,10 @@ class VocabParallelEmbedding(nn.Module):
         self.weight, place = cut(whole.weight, 0, group)
         self.first, self.places = place[1], {"weight": place}
 
-    def forward(self, tokens):
-        local, elsewhere = to_local(tokens, self.first, len(self.weight))
-        found = F.embedding(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)  # [N, C]
-        return ReduceFromRanks.apply(found, self.group)
+    def forward(self, rows):
+        local, elsewhere = to_local(rows, self.first, len(self.weight))
+        found = F.embedding(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)  # [N, K, C]
+        return ReduceFromRanks.apply(found.sum(-2), self.group)
 
 
 class VocabParallelHead(nn.Module):

@@ -24,6 +24,7 @@ import signals
 from batches import TextData
 from journal import Journal, communicated
 from model import build, generate
+from muon import Muon
 from sharding import local
 
 
@@ -107,7 +108,7 @@ class Run:
         """One optimiser step; returns how many collectives of each kind it took."""
         start, (waited, calls) = time.perf_counter(), communicated()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config)
+            group["lr"] = group["highest_lr"] * schedule(step, self.config)
         tokens, targets = self.batches.batch(step)
         loss = self.gradients(tokens.to(self.device), targets.to(self.device))
         norm = self.strategy.gradient_norm(self.model)
@@ -199,21 +200,31 @@ class Run:
 
 
 def make_optimizer(shards, config):
-    """AdamW that decays matrices only."""
-    parameters = [shard.parameter for shard in shards.values()]
+    """Muon for the matrices of the blocks if asked for, AdamW for the rest; it decays matrices only."""
+    matrices = {name: shard.parameter for name, shard in shards.items() if shard.parameter.dim() >= 2}
+    vectors = [shard.parameter for shard in shards.values() if shard.parameter.dim() < 2]
+    by_muon = {name: p for name, p in matrices.items() if config.optimizer == "muon" and name.startswith("blocks.")}
+    by_adamw = [p for name, p in matrices.items() if name not in by_muon]
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": by_adamw, "highest_lr": config.lr, "weight_decay": config.weight_decay},
+        {"params": vectors, "highest_lr": config.lr, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), foreach=True)
+    adamw = {"betas": (0.9, config.beta2), "foreach": True}
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, **adamw)
+    groups.append(
+        {"params": list(by_muon.values()), "names": list(by_muon), "highest_lr": config.muon_lr, "momentum": 0.95}
+    )
+    return Muon(groups, config.channels // config.heads, **adamw)
 
 
-def learning_rate(step, config):
-    """Linear warm-up, then half a cosine from `lr` down to a tenth of it at the last step."""
+def schedule(step, config):
+    """The share of the highest learning rate: linear warm-up, then linear or half a cosine down to `final_lr`."""
     if step <= config.warmup:
-        return config.lr * step / config.warmup
+        return step / config.warmup
     progress = (step - config.warmup) / max(1, config.steps - config.warmup)
-    return config.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+    left = 1 - progress if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return config.final_lr + (1 - config.final_lr) * left
 
 
 @torch.no_grad()

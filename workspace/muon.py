@@ -1,0 +1,69 @@
+"""Muon for the matrices of the blocks, AdamW for the rest.
+
+Muon steps by a matrix whose singular values are all about 1: each direction of a weight learns at the same speed, not
+only those in which the gradient is large. Here a matrix is cut into pieces as wide as a head, and each is made
+orthogonal by itself: all have one shape, so that one batched product serves them, and no piece is ever cut over ranks,
+so that tensor parallelism needs no communication for it.
+
+Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
+Legend: N pieces, D channels of a head, C channels.
+"""
+
+import torch
+
+from sharding import local
+
+# The layers that Muon trains, and the dimension of their weights that is cut into pieces: that of heads or MLP columns.
+CUT = {"attention.qkv.weight": 0, "attention.projection.weight": 1, "mlp.up.weight": 0, "mlp.down.weight": 1}
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+
+
+class Muon(torch.optim.AdamW):
+    """AdamW whose groups with a `momentum` are stepped by Muon: parameters by name, in "names", of CUT's kinds.
+
+    `pieces` is the width of a piece, D, a divisor of all dimensions that are cut.
+    """
+
+    def __init__(self, groups, pieces, **adamw):
+        super().__init__(groups, **adamw)
+        self.pieces = pieces
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            if group.get("momentum"):
+                self.step_muon(group)
+        super().step()  # passes over what has no gradient
+
+    def step_muon(self, group):
+        parameters = [local(parameter) for parameter in group["params"]]
+        gradients = [local(parameter.grad) for parameter in group["params"]]
+        for parameter, gradient in zip(group["params"], gradients, strict=True):
+            self.state[parameter].setdefault("momentum", torch.zeros_like(gradient))
+            parameter.grad = None
+        momenta = [self.state[parameter]["momentum"] for parameter in group["params"]]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        directions = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov: a look ahead
+        dimensions = [CUT[".".join(name.split(".")[-3:])] for name in group["names"]]
+        pieces = [
+            direction.movedim(dimension, 0).reshape(-1, self.pieces, direction.shape[1 - dimension])  # [N, D, C]
+            for direction, dimension in zip(directions, dimensions, strict=True)
+        ]
+        steps = orthogonalise(torch.cat(pieces)).split([len(each) for each in pieces])
+        for parameter, dimension, step in zip(parameters, dimensions, steps, strict=True):
+            parameter.sub_(step.flatten(0, 1).movedim(0, dimension), alpha=group["lr"])
+
+
+def orthogonalise(pieces):
+    """[N, D, C], D <= C, to matrices with the same singular vectors and singular values of about 1 (0.7 to 1.2).
+
+    Newton-Schulz: an odd polynomial of the matrix is that polynomial of each singular value; this one drives all of
+    them, once below 1, to about 1, by matrix products alone.
+    """
+    a, b, c = COEFFICIENTS
+    x = pieces / (pieces.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT  # [N, D, D]
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
