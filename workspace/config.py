@@ -43,7 +43,7 @@ class Config:
     text: str = knob("", "a text file to train on (default: the text that data.py prepared)")
 
     # The optimiser: Muon for the matrices of the blocks, AdamW for the rest; warm-up, then down to nothing.
-    steps: int = knob(225, "optimiser steps")
+    steps: int = knob(235, "optimiser steps")
     batch_size: int = knob(16, "sequences of block-size characters in a step, over all ranks")
     optimizer: str = knob(
         "muon", "muon: for the matrices of the blocks, AdamW for the rest; adamw: for all", ("muon", "adamw")

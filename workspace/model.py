@@ -50,13 +50,13 @@ def rotary_angles(positions, head_channels):
 
 
 def rotate(x, angles):
-    """Turn each pair of channels by its position's angle, [B, H, T, D]: query times key then depends on their distance.
+    """Turn each pair of channels by its position's angle, [..., T, D]: query times key then depends on their distance.
 
     Source: Su et al. 2021, RoFormer, https://arxiv.org/abs/2104.09864.
     """
-    cos, sin = angles.cos(), angles.sin()  # [T, D/2]
-    first, second = x.chunk(2, dim=-1)  # [B, H, T, D/2]
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+    turns = torch.polar(torch.ones_like(angles), angles)  # [T, D/2], complex: one product instead of six operations
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))  # [..., T, D/2]
+    return torch.view_as_real(pairs * turns).flatten(-2)  # [..., T, D/2, 2] -> [..., T, D]
 
 
 class MLP(nn.Module):
