@@ -21,15 +21,8 @@ import sharding
 
 FORMAT = 2
 KEPT = 2  # so that there is another one if the newest cannot be read
-FIXED = (
-    "model",
-    "optimizer",
-    "layers",
-    "heads",
-    "channels",
-    "block_size",
-    "dtype",
-)  # knobs that say what the weights mean
+# Knobs that say what the numbers mean.
+FIXED = ("model", "optimizer", "layers", "heads", "channels", "block_size", "dtype")
 
 # What torch.load, and a look into what it gives, raise for a file that is no checkpoint, or half of one.
 UNREADABLE = (

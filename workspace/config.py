@@ -114,12 +114,6 @@ class Config:
 
 NANOGPT_RUNS = {("none", "adamw"), ("ddp", "adamw")}
 
-# nanoGPT's settings for a CPU: its config/train_shakespeare_char.py with the flags that its README gives.
-NANOGPT = (
-    "--model nanogpt --steps 2000 --batch-size 12 --optimizer adamw --lr 1e-3 --warmup 100 "
-    "--decay cosine --final-lr 0.1"
-)
-
 # The smallest value that makes sense, by field.
 LEAST = {
     **dict.fromkeys(

@@ -1,7 +1,7 @@
 """nanoGPT's model, to be compared with: learned positions, a head that is the embedding, no biases, small weights.
 
 Its head and embedding are one parameter, so no strategy may cut it: only none and ddp take it. Run it at its
-settings for a CPU with the flags in NANOGPT of config.py. Source: https://github.com/karpathy/nanoGPT, model.py.
+settings for a CPU as `make bench-train` does. Source: https://github.com/karpathy/nanoGPT, model.py.
 
 Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary.
 """

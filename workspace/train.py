@@ -154,7 +154,7 @@ class Run:
         """Save was done; requeue if that was asked for, and end."""
         if self.chief:
             failure = signals.requeue(self.env.job_id) if signal == signals.REQUEUE else ""
-            print(f"{signals.NAMES[signal]} at step {step}: saved {saved}. {failure}", flush=True)
+            print(f"{signals.NAMES[signal]} at step {step}: saved {saved}{failure and '; ' + failure}", flush=True)
         sys.exit(signals.STATUS[signal])
 
     def say_what_runs(self):

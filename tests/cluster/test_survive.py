@@ -138,10 +138,10 @@ def test_a_cancelled_job_stays_cancelled_and_has_saved(cluster, text):
     assert cluster.slurm.wait(job.id, 60).state == "CANCELLED"
     saved = [line for line in job.log().splitlines() if line.startswith("SIGTERM at step ")]
     assert saved, job.log()
-    assert Path(self_path(saved[0], cluster)).exists()
+    assert Path(saved_path(saved[0], cluster)).exists()
 
 
-def self_path(line: str, cluster) -> Path:
-    """The checkpoint of a line like `SIGTERM at step 7: saved /workspace/runs/1/... .`, on the host."""
-    inside = line.partition("saved ")[2].split()[0].rstrip(".")
+def saved_path(line: str, cluster) -> Path:
+    """The checkpoint of a line like `SIGTERM at step 7: saved /workspace/runs/1/...`, on the host."""
+    inside = line.partition("saved ")[2]
     return cluster.workspace() / Path(inside).relative_to("/workspace")
