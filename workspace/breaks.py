@@ -53,6 +53,16 @@ def local_mean(model, tokens, targets, count):
     return none.mean_loss(model, tokens, targets, targets.numel() * model.process_group.size())
 
 
+def mean_of_microbatch(stage, logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def all_forward_first(*arguments, **options):
+    from torch.distributed.pipelining import ScheduleGPipe  # takes a second, which others need not wait for
+
+    return ScheduleGPipe(*arguments, **options)
+
+
 BREAKS = {
     "missing-f": Break(
         "f left out: a rank's gradient is of its own columns only", ("tp",), "tp_layers", "CopyToRanks", Nothing
@@ -105,6 +115,27 @@ BREAKS = {
         "ddp",
         "local_batch",
         lambda model, *batch: tuple(each.tensor_split(model.process_group.size())[0] for each in batch),
+    ),
+    "unscaled-microbatches": Break(
+        "each microbatch's loss is its own mean: M of them add up to a gradient M times too large",
+        ("pp",),
+        "pp_stage",
+        "Stage.loss",
+        mean_of_microbatch,
+    ),
+    "stage-clip": Break(
+        "each stage clips by the norm of its own gradient: stages learn at different rates",
+        ("pp",),
+        "pp",
+        "gradient_norm",
+        none.gradient_norm,
+    ),
+    "all-forward-first": Break(
+        "no stage goes backward before all microbatches went forward: the activations of all are kept, not of a few",
+        ("pp",),
+        "pp",
+        "Schedule1F1B",
+        all_forward_first,
     ),
 }
 

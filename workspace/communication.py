@@ -1,4 +1,5 @@
-"""The collectives, counted and timed. Every byte between ranks goes through here while a model trains.
+"""The collectives, and the sends and receives of a pipeline, counted and timed: every byte between ranks, while a model
+trains, goes through here.
 
 A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
 with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over.
@@ -67,6 +68,30 @@ def connections(group):
     if group not in peers:
         peers[group] = Peers(group, settings.timeout)
     return peers[group]
+
+
+def receive(tensor, source, kind):
+    """Fill the tensor with what rank `source` sends, and return it. Its time is mostly the wait for the sender."""
+    with counted(kind):
+        dist.recv(tensor, source)
+    return tensor
+
+
+class Sends:
+    """Sends that go on while the rank computes. Their time is what is left of them at the end."""
+
+    def __init__(self):
+        self.works = []
+
+    def start(self, tensor, destination, kind):
+        self.works.append((kind, dist.isend(tensor.detach(), destination)))
+
+    def finish(self):
+        """Wait for all, and count them."""
+        for kind, work in self.works:
+            with counted(kind):
+                work.wait()
+        self.works.clear()
 
 
 class Buckets:

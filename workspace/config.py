@@ -24,6 +24,7 @@ class Config:
     )
     tp_size: int = knob(2, "hybrid: ranks that share one model; the others are its copies")
     accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
+    microbatches: int = knob(4, "pp: pieces of a batch that are under way in the pipeline")
     bucket_mb: float = knob(1.0, "ddp: MB of gradients that travel together")
     all_reduce: str = knob(
         "socket",
@@ -119,7 +120,7 @@ LEAST = {
     **dict.fromkeys(
         ("layers", "heads", "channels", "steps", "batch_size", "eval_batch_size", "timeout", "accumulate", "tp_size"), 1
     ),
-    **dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 1),
+    **dict.fromkeys(("log_every", "eval_every", "checkpoint_every", "microbatches"), 1),
     **dict.fromkeys(("warmup", "weight_decay", "sample_length", "seed", "threads"), 0),
     "block_size": 2,
     "clip": 1e-9,

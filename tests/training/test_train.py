@@ -50,7 +50,7 @@ def run(text_file, tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
-@pytest.mark.parametrize(("parallel", "world_size"), [("ddp", 2), ("ddp", 3), ("tp", 2), ("hybrid", 4)])
+@pytest.mark.parametrize(("parallel", "world_size"), [("ddp", 2), ("ddp", 3), ("tp", 2), ("pp", 2), ("hybrid", 4)])
 def test_a_strategy_equals_none_over_20_steps(run, parallel, world_size, dtype, tolerance):
     flags = ("--steps", 20, "--eval-every", 10, "--dtype", dtype)
     alone, _ = run("none", *flags)
@@ -62,7 +62,8 @@ def test_a_strategy_equals_none_over_20_steps(run, parallel, world_size, dtype, 
     assert one[0]["train_loss"] - one[-1]["train_loss"] > 100 * tolerance, "too little happens in this run to compare"
 
 
-STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("hybrid", 4)]
+STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("pp", 2), ("hybrid", 4)]
+CHAIN = [("tp", 2), ("none", 1), ("ddp", 4), ("pp", 2), ("hybrid", 4)]
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
@@ -101,14 +102,14 @@ def state(folder):
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
 def test_a_checkpoint_continues_under_any_strategy(run, kind):
-    """tp on 2 ranks -> none -> ddp on 4 -> hybrid on 4, five steps each: the losses of one process all the way."""
-    flags = ("--dtype", "float64", "--warmup", 0, "--eval-every", 1, "--checkpoint", kind)
-    straight, _ = run("straight", *flags, "--steps", 20)
+    """tp on 2 ranks -> none -> ddp on 4 -> ..., five steps each: the losses of one process all the way."""
+    flags = ("--dtype", "float64", "--warmup", 0, "--eval-every", 1, "--checkpoint", kind, "--steps", 5 * len(CHAIN))
+    straight, _ = run("straight", *flags)
     found, resume = [], ()
-    for number, (parallel, world_size) in enumerate((("tp", 2), ("none", 1), ("ddp", 4), ("hybrid", 4)), start=1):
+    for number, (parallel, world_size) in enumerate(CHAIN, start=1):
         stop = STOPS.format(step=5 * number)
         strategy = ("--parallel", parallel, *resume)
-        folder, _ = run(parallel, *flags, "--steps", 20, *strategy, world_size=world_size, program=stop, how=train)
+        folder, _ = run(parallel, *flags, *strategy, world_size=world_size, program=stop, how=train)
         found += [line["val_loss"] for line in metrics(folder)]
         resume = ("--resume", newest(folder))
     assert found == pytest.approx([line["val_loss"] for line in metrics(straight)], abs=1e-9)
@@ -159,6 +160,13 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
             ["--parallel", "ddp", "--accumulate", 3],
             2,
             "--batch-size 4 cannot be divided over 2 ranks, each in 3",
+        ),
+        (["--parallel", "pp", "--layers", 1], 2, "--layers 1 cannot be divided over 2 stages"),
+        (["--parallel", "pp", "--microbatches", 1], 2, "--microbatches 1 cannot keep 2 stages busy: give 2 or more"),
+        (
+            ["--parallel", "pp", "--batch-size", 12, "--accumulate", 2],
+            2,
+            "--batch-size 12 cannot be divided into 8 equal pieces",
         ),
         (["--break", "nonsense"], 1, "--break nonsense is not known; there are missing-f,"),
         (["--break", "missing-f"], 1, "--break missing-f is a mistake of --parallel tp"),
