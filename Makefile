@@ -2,7 +2,7 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train mnist status shell logs scale down clean purge test bench doctor
+TARGETS := up train mnist bubble status shell logs scale down clean purge test bench doctor
 
 .PHONY: help $(TARGETS)
 help: ## print this
@@ -10,6 +10,7 @@ help: ## print this
 
 #: make train [NODES=2] [STEPS=..] [TEXT=file]   from nothing to a model trained on the cluster, and its report
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
+#: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
 #:         [GPUS=1|emulated:2]                   of the host, or emulated, for each node
 #:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1]

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, doctor, mnist, testing, training
+from slurmbed import bench, bubble, doctor, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -46,6 +46,11 @@ def digits(args: argparse.Namespace) -> None:
     if args.epochs:
         whole_number("EPOCHS", args.epochs, 1, 10**6)
     mnist.train(running(args, nodes), console, nodes, args.epochs)
+
+
+def measure_bubble(args: argparse.Namespace) -> None:
+    nodes = whole_number("NODES", args.nodes or DEFAULT_NODES, 2, MAX_NODES)
+    bubble.bubble(running(args, nodes), console, nodes)
 
 
 def running(args: argparse.Namespace, nodes: int) -> Cluster:
@@ -123,6 +128,7 @@ COMMANDS = {
     "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} gpus ssh_port workspace"),
     "train": (train, "train a tensor-parallel model on the cluster", f"{SHAPE} steps text"),
     "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"{SHAPE} epochs"),
+    "bubble": (measure_bubble, "measure and draw how long a pipeline's stages wait for each other", SHAPE),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),

@@ -64,19 +64,19 @@ def main():
 
 
 def measure(config, device):
-    """This rank's spans of each step, [(kind, microbatch, start, end)], in seconds since all ranks were ready.
+    """This rank's spans of each step, [(kind, microbatch, start, end)], in seconds of the wall clock.
 
-    Zero is when a barrier lets the ranks go: their clocks need not agree, and they leave it within a millisecond.
+    Nodes on one machine share a clock; others must keep theirs alike, by NTP or chrony, to draw lanes side by side.
     """
     model = pp.prepare(build(config, SYMBOLS).to(device), config)
     tokens, targets = torch.randint(SYMBOLS, (2, config.batch_size, config.block_size)).to(device)
+    since = time.time() - time.perf_counter()
     steps = []
     for _ in range(WARM_UP + STEPS):
         model.zero_grad()
         dist.barrier()
-        zero = time.perf_counter()
         pp.backward(model, tokens, targets, targets.numel(), last=True)
-        steps.append([(*key, start - zero, end - zero) for key, (start, end) in model.stage.spans.items()])
+        steps.append([(*key, since + start, since + end) for key, (start, end) in model.stage.spans.items()])
     return steps[WARM_UP:]
 
 
