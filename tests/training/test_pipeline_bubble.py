@@ -15,8 +15,8 @@ TWO = [
 
 
 def test_the_ideal_pipeline_is_as_idle_as_theory_says():
-    disturbed = [[("forward", 0, 0, 1)], [("forward", 0, 99, 100)]]
-    row = bubble.row(2, [TWO, disturbed, TWO])
+    disturbed = [[(kind, number, 2 * start, 2 * end) for kind, number, start, end in lane] for lane in reversed(TWO)]
+    row = bubble.row(2, [disturbed, TWO, disturbed])
     assert (row["theory"], row["measured"], row["step_s"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3), 9)
     assert row["spans"] == TWO
     assert row["in_flight"] == 2
