@@ -9,8 +9,8 @@ from slurmbed.run import run
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
-OFTEN = ("--eval-every=1000000", "--checkpoint-every=100", "--log-every=20")
-STEPS = "1500"
+OFTEN = ("--eval-every=1000000", "--checkpoint-every=50", "--log-every=20")
+STEPS = "600"
 
 
 class Training:
@@ -73,7 +73,7 @@ def straight(cluster, text) -> dict[int, float]:
 
 def test_a_signal_saves_requeues_and_resumes(cluster, text, straight):
     job = Training(cluster, text)
-    job.wait_for_step(100)
+    job.wait_for_step(60)
     cluster.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
     at = job.wait_resumed()
     cluster.slurm.wait_completed(job.id, 240, log=job.log)
@@ -84,7 +84,7 @@ def test_a_signal_saves_requeues_and_resumes(cluster, text, straight):
 
 def test_a_requeue_from_outside_as_preemption_does_it(cluster, text, straight):
     job = Training(cluster, text)
-    job.wait_for_step(100)
+    job.wait_for_step(60)
     cluster.slurm.runner(["scontrol", "requeue", job.id]).check()
     at = job.wait_resumed()
     cluster.slurm.wait_completed(job.id, 240, log=job.log)
@@ -96,7 +96,7 @@ def test_a_requeue_from_outside_as_preemption_does_it(cluster, text, straight):
 def test_a_node_that_dies_requeues_and_resumes(cluster, text, straight, node):
     """node-1 has the batch script and rank 0."""
     job = Training(cluster, text)
-    job.wait_for_step(150)
+    job.wait_for_step(75)
     name = cluster.compose.container_name(node)
     run(["docker", "kill", name], timeout=60).check()
     try:
@@ -104,7 +104,7 @@ def test_a_node_that_dies_requeues_and_resumes(cluster, text, straight, node):
     finally:
         run(["docker", "start", name], timeout=60).check()
     cluster.readiness.wait_ready(2)
-    assert job.wait_resumed() % 100 == 0, "there was no time to save: it goes on from a checkpoint on the way"
+    assert job.wait_resumed() % 50 == 0, "there was no time to save: it goes on from a checkpoint on the way"
     cluster.slurm.wait_completed(job.id, 240, log=job.log)
     assert job.losses() == straight
 
