@@ -22,12 +22,18 @@ WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @contextmanager
-def counted(kind):
+def counted(kind, group=None):
     start = time.perf_counter()
-    with torch.profiler.record_function(f"collective {kind}"):
+    with marked("collective", kind, group):
         yield
     calls[kind] += 1
     seconds[kind] += time.perf_counter() - start
+
+
+def marked(what, kind, group=None):
+    """A mark for torch.profiler, by which timeline.py knows the ranks of a collective."""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    return torch.profiler.record_function(f"{what} {kind} {','.join(map(str, ranks))}")
 
 
 @dataclass
@@ -55,7 +61,7 @@ def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     backend cannot.
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
-    with counted(kind):
+    with counted(kind, group):
         if settings.all_reduce == "socket" and tensor.device.type == "cpu" and op in OPERATIONS:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
         result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
@@ -107,7 +113,8 @@ class Buckets:
         gradient = bucket.buffer()
         sent = gradient.to(self.wire) if gradient.dtype == torch.float32 else gradient
         sent = sent.div_(self.group.size())
-        reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
+        with marked("begun", "backward", self.group):
+            reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
         return reduced.then(lambda done: done.value()[0].to(gradient.dtype))
 
     def waited(self):

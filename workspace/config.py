@@ -62,6 +62,7 @@ class Config:
     log_every: int = knob(10, "steps between log lines")
     eval_every: int = knob(100, "steps between evaluations of the whole validation text")
     eval_batch_size: int = knob(248, "sequences in a batch of the evaluation")
+    profile_step: int = knob(20, "step to record for the timeline; the last but one if there are fewer; 0: none")
     checkpoint_every: int = knob(250, "steps between checkpoints; the last two are kept")
     checkpoint: str = knob(
         "full", "full: rank 0 writes one file; sharded: each rank writes its part", ("full", "sharded")
@@ -121,7 +122,7 @@ LEAST = {
         ("layers", "heads", "channels", "steps", "batch_size", "eval_batch_size", "timeout", "accumulate", "tp_size"), 1
     ),
     **dict.fromkeys(("log_every", "eval_every", "checkpoint_every", "microbatches"), 1),
-    **dict.fromkeys(("warmup", "weight_decay", "sample_length", "seed", "threads"), 0),
+    **dict.fromkeys(("warmup", "weight_decay", "sample_length", "profile_step", "seed", "threads"), 0),
     "block_size": 2,
     "clip": 1e-9,
 }

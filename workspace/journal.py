@@ -31,7 +31,7 @@ class Journal:
         self.metrics.write_text("".join(f"{line}\n" for line in whole if json.loads(line)["step"] <= step))
 
     def stepped(self, loss, tokens, train_s, communication_s):
-        """Count an optimiser step."""
+        """Count an optimiser step; a step of 0 seconds has only its loss count."""
         self.losses.append(loss)
         for name, amount in (("tokens", tokens), ("train_s", train_s), ("communication_s", communication_s)):
             self.recent[name] += amount
@@ -46,8 +46,8 @@ class Journal:
         """A line on stdout and one in metrics.jsonl for the steps since the last; returns their mean training loss."""
         total, count = self.pending(whole_loss)
         train_loss = total / count
-        rate = self.recent["tokens"] / self.recent["train_s"]
-        share = self.recent["communication_s"] / self.recent["train_s"]
+        counted = self.recent if self.recent["train_s"] else self.total
+        rate, share = (counted[name] / (counted["train_s"] or 1) for name in ("tokens", "communication_s"))
         steps = self.config.steps
         if self.write:
             validation = f"val {val_loss:.4f}" if val_loss is not None else " " * 10

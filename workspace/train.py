@@ -10,6 +10,7 @@ import dataclasses
 import math
 import sys
 import time
+from functools import partial
 from importlib import import_module
 
 import torch
@@ -21,6 +22,7 @@ import config as configuration
 import data
 import env as environment
 import signals
+import timeline
 from batches import TextData
 from journal import Journal, communicated
 from model import build, generate
@@ -91,7 +93,10 @@ class Run:
         journal = Journal(self.folder, config, self.chief, self.first_step, carried)
         for step in range(self.first_step + 1, config.steps + 1):
             self.interruption.ask()
-            collectives = self.step(step, journal)
+            if step == min(config.profile_step, config.steps - 1):
+                collectives = timeline.profile(partial(self.step, step, journal, counts=False), step, self.folder)
+            else:
+                collectives = self.step(step, journal)
             last = step == config.steps
             val_loss = self.evaluate() if last or step % config.eval_every == 0 else None
             if last or val_loss is not None or step % config.log_every == 0:
@@ -104,8 +109,8 @@ class Run:
         if self.chief:
             self.finish(journal, saved, collectives, train_loss, val_loss)
 
-    def step(self, step, journal):
-        """One optimiser step; returns how many collectives of each kind it took."""
+    def step(self, step, journal, counts=True):
+        """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
         start, (waited, calls) = time.perf_counter(), communicated()
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest_lr"] * schedule(step, self.config)
@@ -121,7 +126,7 @@ class Run:
         self.optimizer.zero_grad()
         waited_now, calls_now = communicated()
         seconds = time.perf_counter() - start
-        journal.stepped(loss.item(), tokens.numel(), seconds, waited_now - waited)
+        journal.stepped(loss.item(), *((tokens.numel(), seconds, waited_now - waited) if counts else (0, 0.0, 0.0)))
         return dict(calls_now - calls)
 
     def gradients(self, tokens, targets):

@@ -136,7 +136,12 @@ def test_what_a_run_leaves(run):
     assert len(summary["sample"]) == 20
     assert summary["sample"] in ranks[0].stdout
     assert summary["val_loss"] == metrics(folder)[-1]["val_loss"]
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "metrics.jsonl", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints",
+        "metrics.jsonl",
+        "summary.json",
+        "timeline.json",
+    ]
 
 
 @pytest.mark.parametrize("how", [RAISE, KILL], ids=["an exception", "a kill"])
