@@ -2,13 +2,16 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train mnist bubble status shell logs scale down clean purge test bench doctor
+TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench doctor
 
 .PHONY: help $(TARGETS)
 help: ## print this
 	@sed -n 's/^#: //p' Makefile
 
-#: make train [NODES=2] [STEPS=..] [TEXT=file]   from nothing to a model trained on the cluster, and its report
+#: make train [PARALLEL=tp] [NODES=2]            from nothing to a model trained on the cluster, and its report
+#:         [STEPS=..] [TEXT=file]
+#: make compare [STRATEGIES=none,ddp,tp]         one strategy after another, and one report of all
+#:         [STEPS=..] [TEXT=file]
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
 #: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready

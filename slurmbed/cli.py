@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, bubble, doctor, mnist, testing, training
+from slurmbed import bench, bubble, comparing, doctor, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -33,12 +33,34 @@ def up(args: argparse.Namespace) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    nodes = whole_number("NODES", args.nodes or DEFAULT_NODES, 1, MAX_NODES)
+    if args.nodes:
+        whole_number("NODES", args.nodes, 1, MAX_NODES)
+    check_run(args)
+    parallel = args.parallel or "tp"
+    known = asked_for(args, "PARALLEL", parallel)
+    nodes = int(args.nodes or known[parallel])
+    training.train(running(args, nodes), console, parallel, nodes, args.steps, args.text)
+
+
+def compare(args: argparse.Namespace) -> None:
+    check_run(args)
+    nodes = asked_for(args, "STRATEGIES", args.strategies)
+    comparing.compare(running(args, max(nodes.values())), console, nodes, args.steps, args.text)
+
+
+def check_run(args: argparse.Namespace) -> None:
+    """UsageError for words of a run that can be refused without asking an engine."""
     if args.steps:
         whole_number("STEPS", args.steps, 1, 10**9)
     if args.text and not os.access(args.text, os.R_OK):
         raise UsageError(f"TEXT={args.text}: no such file, or not readable", "name a text file")
-    training.train(running(args, nodes), console, nodes, args.steps, args.text)
+
+
+def asked_for(args: argparse.Namespace, word: str, names: str) -> dict[str, int]:
+    """The strategies ``names`` of the cluster's workspace, all if empty, and the nodes that their job scripts want."""
+    cluster = make_cluster(args)
+    cluster.ensure_engine()
+    return training.require_strategies(cluster.workspace(), word, names)
 
 
 def digits(args: argparse.Namespace) -> None:
@@ -123,12 +145,13 @@ def test(args: argparse.Namespace) -> None:
     sys.exit(testing.test(args.only, say))
 
 
-SHAPE = "nodes cpus memory slurm torch retain"
+SHAPE = "cpus memory slurm torch retain"
 COMMANDS = {
-    "up": (up, "start the cluster and wait until it is ready", f"{SHAPE} gpus ssh_port workspace"),
-    "train": (train, "train a tensor-parallel model on the cluster", f"{SHAPE} steps text"),
-    "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"{SHAPE} epochs"),
-    "bubble": (measure_bubble, "measure and draw how long a pipeline's stages wait for each other", SHAPE),
+    "up": (up, "start the cluster and wait until it is ready", f"nodes {SHAPE} gpus ssh_port workspace"),
+    "train": (train, "train a model on the cluster", f"nodes {SHAPE} parallel steps text"),
+    "compare": (compare, "train by one strategy after another, and compare", f"{SHAPE} strategies steps text"),
+    "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"nodes {SHAPE} epochs"),
+    "bubble": (measure_bubble, "measure and draw how long a pipeline's stages wait for each other", f"nodes {SHAPE}"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),
@@ -141,7 +164,7 @@ COMMANDS = {
     "doctor": (doctor.main, "check this machine", ""),
 }
 OPTIONS = {
-    "nodes": "number of nodes (default: as many as there are, or 2)",
+    "nodes": "number of nodes (default: as many as there are, or 2; train: as the strategy's job script says)",
     "cpus": "CPUs that each node offers (default: the host's, shared out)",
     "memory": "memory of each node, like 2G (default: three quarters of the host's, shared out)",
     "gpus": "GPUs of each node: a number (of the host's) or emulated:2 (default: 0)",
@@ -149,6 +172,8 @@ OPTIONS = {
     "torch": "debian (default, CPU) or pypi (CUDA)",
     "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
     "retain": "1: keep what a failed start leaves",
+    "parallel": "strategy: the name of a script in workspace/jobs/ (default: tp)",
+    "strategies": "names of scripts in workspace/jobs/, with commas between (default: every strategy there)",
     "steps": "optimiser steps",
     "epochs": "times that every image is seen",
     "text": "a text file to train on instead of Shakespeare",

@@ -1,108 +1,200 @@
-"""report.html of a run: loss curve, placement, share of time in communication, sample. One file, no network."""
+"""report.html of a run, or of several that are compared. One file, no network."""
 
 import base64
 import html
 import io
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
+from slurmbed import figures
 from slurmbed.slurm import Placed
 
-matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
-TRAIN, VALIDATION, COMPUTE, COMMUNICATION = "#9bb8d3", "#1f4e79", "#6aa56a", "#d08a3e"
-
+WORDS = {
+    "none": "one process",
+    "ddp": "data parallel",
+    "tp": "tensor parallel",
+    "tp-dtensor": "tensor parallel by DTensor",
+    "fsdp": "data parallel with sharded parameters",
+    "pp": "pipeline parallel",
+    "hybrid": "data and tensor parallel",
+}
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>
  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
  table {{ border-collapse: collapse }}
  td, th {{ padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #ddd }}
+ td.number, th.number {{ text-align: right }}
  pre {{ background: #f6f6f4; padding: 1rem; white-space: pre-wrap }} img {{ max-width: 100% }}
 </style>
 <h1>{title}</h1>
-<p>{lead}</p>
-<h2>Loss</h2>
-<img alt="loss curve" src="data:image/png;base64,{loss}">
-<h2>Placement</h2>
-<p>Two sources that agree: what each rank wrote into the job's log, and where Slurm says it started it.</p>
-<table><tr><th>rank</th><th>node (log)</th><th>node (Slurm)</th><th>what it holds</th></tr>{rows}</table>
-<h2>Time</h2>
-<img alt="share of time in communication" src="data:image/png;base64,{time}">
-<h2>Sample</h2>
-<pre>{sample}</pre>
-<h2>Again</h2>
-<pre>{command}</pre>
+{body}
 </html>
 """
+TIMELINE = (
+    "Recorded by torch.profiler, which makes this step longer than others. <i>transfer</i>: nothing to compute until a "
+    "collective has ended; <i>idle</i>: the same, because another rank has not begun it."
+)
+CLOCKS = {
+    "shared": "All ranks ran on one machine, so their clocks are one.",
+    "barrier": "The ranks' clocks differ; they are set to the end of a barrier before the step.",
+}
+PLACEMENT = "Two sources that agree: what each rank wrote into the job's log, and where Slurm says it started it."
+SHARDS = "The embedding, the matrices of the first block and the head, to scale; numbers and colours are ranks."
 
 
-def write_report(folder: Path, summary: dict, metrics: list[dict], placed: list[Placed], command: str) -> Path:
-    """Write ``folder/report.html`` and return its path.
+@dataclass(frozen=True)
+class Outcome:
+    """What is left of a run: summary.json, the lines of metrics.jsonl, timeline.json if there is one, its placement."""
 
-    Args:
-        summary: summary.json of the run; metrics: lines of its metrics.jsonl; command: what to type for the same again.
-    """
+    summary: dict
+    metrics: list[dict]
+    placed: list[Placed]
+    timeline: dict | None = field(default=None)
+
+    @property
+    def parallel(self) -> str:
+        return self.summary["config"]["parallel"]
+
+    @property
+    def title(self) -> str:
+        ranks = self.summary["world_size"]
+        return WORDS.get(self.parallel, self.parallel) + (f" over {ranks} ranks" if ranks > 1 else "")
+
+    @property
+    def nodes(self) -> int:
+        return len({item.slurm_node for item in self.placed})
+
+
+def write_report(folder: Path, outcome: Outcome, command: str) -> Path:
+    """Write ``folder/report.html`` of one run and return its path; ``command`` is what to type for the same again."""
+    summary = outcome.summary
     text = summary["text"]
-    title = f"Job {placed[0].rank.job_id}: tensor parallel over {summary['world_size']} ranks"
     lead = (
         f"{html.escape(text['name'])} ({text['characters']:,} characters, {text['symbols']} symbols, "
         f"from {html.escape(text['source'])}); "
         f"{summary['parameters']:,} parameters; validation loss <b>{summary['val_loss']:.3f}</b> "
-        f"after {summary['steps']} steps; {summary['tokens_per_s']:,.0f} tokens/s; torch {summary['torch']}; "
+        f"after {summary['steps']} steps; {summary['tokens_per_s']:,.0f} tokens/s, "
+        f"{summary['communication_share']:.0%} of the time in communication; torch {summary['torch']}; "
         f"{summary['threads']} thread(s) a rank."
     )
-    rows = "".join(
-        f"<tr><td>{item.rank.rank}</td><td>{html.escape(item.rank.host)}</td>"
-        f"<td>{html.escape(item.slurm_node)}</td><td>{html.escape(item.rank.shard)}</td></tr>"
-        for item in placed
+    sections = [
+        f"<p>{lead}</p>",
+        section("Loss", picture("loss curve", figures.loss_figure(outcome.metrics, text["name"]))),
+        timelines({outcome.title: outcome}),
+        section("Who holds what", paragraph(SHARDS), shard_map(outcome)),
+        section("Placement", paragraph(PLACEMENT), placement_table(outcome.placed)),
+        section("Sample", f"<pre>{html.escape(summary['sample'])}</pre>"),
+        section("Again", f"<pre>{html.escape(command)}</pre>"),
+    ]
+    return write_page(folder, f"Job {outcome.placed[0].rank.job_id}: {outcome.title}", sections)
+
+
+def write_comparison(folder: Path, outcomes: list[Outcome], note: str, command: str) -> Path:
+    """Write ``folder/report.html`` of several runs of one text and return its path; ``note`` is about all of them."""
+    one = outcomes[0].summary
+    text = one["text"]
+    lead = (
+        f"{html.escape(text['name'])} ({text['characters']:,} characters, from {html.escape(text['source'])}); "
+        f"{one['steps']} steps of {one['config']['batch_size']} sequences, over all ranks together. {html.escape(note)}"
     )
-    page = PAGE.format(
-        title=html.escape(title),
-        lead=lead,
-        loss=_png(loss_figure(metrics, text["name"])),
-        time=_png(time_figure(summary["communication_share"])),
-        rows=rows,
-        sample=html.escape(summary["sample"]),
-        command=html.escape(command),
-    )
-    path = folder / "report.html"
-    path.write_text(page)
-    return path
+    headings, rows = comparison(outcomes)
+    losses = figures.compared_losses_figure({each.parallel: each.metrics for each in outcomes}, text["name"])
+    sections = [
+        f"<p>{lead}</p>",
+        table(headings, rows),
+        section("Loss", picture("loss curves", losses)),
+        timelines({each.title: each for each in outcomes}),
+        section("Who holds what", paragraph(SHARDS), *(shard_map(each) for each in outcomes)),
+        section("Placement", paragraph(PLACEMENT), *(placement_table(each.placed, each.title) for each in outcomes)),
+        section("Again", f"<pre>{html.escape(command)}</pre>"),
+    ]
+    return write_page(folder, f"{len(outcomes)} strategies compared", sections)
 
 
-def loss_figure(metrics: list[dict], text: str) -> Figure:
-    """Training and validation loss (nats per character) over steps."""
-    figure = Figure(figsize=(8, 3.8), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([m["step"] for m in metrics], [m["train_loss"] for m in metrics], color=TRAIN, label="train")
-    evaluated = [(m["step"], m["val_loss"]) for m in metrics if m["val_loss"] is not None]
-    steps, losses = zip(*evaluated, strict=True)
-    axes.plot(steps, losses, color=VALIDATION, marker="o", markersize=4, label="validation (whole text)")
-    axes.annotate(f"{losses[-1]:.3f}", (steps[-1], losses[-1]), xytext=(0, 8), textcoords="offset points", ha="right")
-    axes.set(xlabel="step", ylabel="loss, nats per character", title=text)
-    axes.legend(frameon=False)
-    return figure
+def comparison(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the table that compares runs."""
+    alone = next((each.summary["val_loss"] for each in outcomes if each.parallel == "none"), None)
+    rows = []
+    for each in outcomes:
+        summary = each.summary
+        rows.append(
+            [
+                each.parallel,
+                str(summary["world_size"]),
+                str(each.nodes),
+                f"{summary['tokens_per_s']:,.0f}",
+                f"{summary['communication_share']:.0%}",
+                str(sum(summary["collectives_per_step"].values())),
+                f"{summary['val_loss']:.4f}",
+                "" if alone is None else f"{summary['val_loss'] - alone:+.1e}",
+            ]
+        )
+    headings = [
+        "strategy",
+        "ranks",
+        "nodes",
+        "tokens/s",
+        "time in collectives",
+        "collectives a step",
+        "validation loss",
+    ]
+    return [*headings, "difference to none"], rows
 
 
-def time_figure(share: float) -> Figure:
-    """One bar: computing beside communicating, of the time of training steps on rank 0."""
-    figure = Figure(figsize=(8, 1.2), layout="constrained")
-    axes = figure.subplots()
-    for left, width, color, name in (
-        (0, 1 - share, COMPUTE, "compute"),
-        (1 - share, share, COMMUNICATION, "collectives"),
-    ):
-        axes.barh(0, width, left=left, color=color)
-        if width > 0.08:
-            axes.text(left + width / 2, 0, f"{name} {width:.0%}", ha="center", va="center", color="white")
-    axes.set(xlim=(0, 1), yticks=[], xticks=[])
-    axes.spines[:].set_visible(False)
-    return figure
+def timelines(outcomes: dict[str, Outcome]) -> str:
+    """The section of timelines, by title; empty if no run has one."""
+    recorded = {title: each.timeline for title, each in outcomes.items() if each.timeline}
+    if not recorded:
+        return ""
+    clocks = " ".join(CLOCKS[clock] for clock in dict.fromkeys(each["clock"] for each in recorded.values()))
+    figure = figures.timeline_figure(recorded)
+    return section("One step on every rank", paragraph(f"{TIMELINE} {clocks}"), picture("timeline", figure))
 
 
-def _png(figure: Figure) -> str:
+def shard_map(outcome: Outcome) -> str:
+    return picture("shard map", figures.shard_figure(outcome.summary["shards"], outcome.title))
+
+
+def placement_table(placed: list[Placed], title: str = "") -> str:
+    rows = [[str(item.rank.rank), item.rank.host, item.slurm_node, item.rank.shard] for item in placed]
+    heading = f"<h3>{html.escape(title)}</h3>\n" if title else ""
+    return heading + table(["rank", "node (log)", "node (Slurm)", "what it holds"], rows)
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """An HTML table; a column whose cells all begin with a digit or a sign is set flush right."""
+    number = [all(row[i][:1] in "+-0123456789" for row in rows) for i in range(len(headings))]
+
+    def line(tag: str, cells: list[str]) -> str:
+        attribute = ['class="number"' if flag else "" for flag in number]
+        words = (
+            f"<{tag} {extra}>".replace(" >", ">") + f"{html.escape(cell)}</{tag}>"
+            for extra, cell in zip(attribute, cells, strict=True)
+        )
+        return f"<tr>{''.join(words)}</tr>"
+
+    return f"<table>{line('th', headings)}\n" + "\n".join(line("td", row) for row in rows) + "</table>"
+
+
+def section(title: str, *parts: str) -> str:
+    return f"<h2>{title}</h2>\n" + "\n".join(parts)
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{text}</p>"
+
+
+def picture(name: str, figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=130, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def write_page(folder: Path, title: str, sections: list[str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(PAGE.format(title=html.escape(title), body="\n".join(sections)))
+    return path

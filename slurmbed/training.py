@@ -1,7 +1,8 @@
-"""`make train`: submit the tensor-parallel job as the user, follow it, and say what it showed."""
+"""`make train`: submit the job of a strategy as the user, follow it, and say what it showed."""
 
 import itertools
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from rich.table import Table
 from slurmbed import parse, slurm
 from slurmbed.cluster import Cluster
 from slurmbed.errors import UsageError
-from slurmbed.report import write_report
+from slurmbed.report import WORDS, Outcome, write_report
 from slurmbed.run import last_lines, run
 from slurmbed.wait import Pending, wait_until
 
@@ -72,22 +73,80 @@ class Run:
     def summary(self) -> dict:
         return json.loads((self.folder / "summary.json").read_text())
 
+    def outcome(self, placed: list[slurm.Placed]) -> Outcome:
+        """What the run wrote, once it is over."""
+        timeline = self.folder / "timeline.json"
+        return Outcome(
+            summary=self.summary(),
+            metrics=self.metrics(),
+            placed=placed,
+            timeline=json.loads(timeline.read_text()) if timeline.exists() else None,
+        )
 
-def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str) -> Path:
+
+def strategies(workspace: Path) -> dict[str, int]:
+    """Strategies that have a job script in the workspace, and the number of nodes that it asks for."""
+    found = {}
+    for script in (workspace / "jobs").glob("*.sbatch"):
+        text = script.read_text()
+        nodes = re.search(r"^#SBATCH --nodes=(\d+)", text, re.MULTILINE)
+        if nodes and f"train.py --parallel {script.stem} " in text:
+            found[script.stem] = int(nodes[1])
+    order = [*WORDS, *sorted(found)]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+def require_strategies(workspace: Path, word: str, names: str) -> dict[str, int]:
+    """The nodes that each strategy of ``names``, with commas between, asks for; of all if empty.
+
+    UsageError, with make's ``word``, if one has no job script.
+    """
+    known = strategies(workspace)
+    asked = names.split(",") if names else list(known)
+    for name in asked:
+        if name not in known:
+            raise UsageError(
+                f"{word}={names}: there is no strategy {name!r} in {workspace}/jobs", f"choose from {', '.join(known)}"
+            )
+    return {name: known[name] for name in asked}
+
+
+def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: str, text: str) -> Path:
     """Prepare, submit, follow, prove, report; returns the report's path.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
+    files, outcome = run_job(cluster, console, parallel, nodes, prepare(cluster, console, steps, text))
+    show(console, outcome)
+    again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", steps=steps, text=text)
+    path = write_report(files.folder, outcome, again)
+    console.print(f"report: {path}", soft_wrap=True)
+    return path
+
+
+def again_command(*words: str, steps: str, text: str) -> str:
+    """What to type for the same again."""
+    given = [*([f"STEPS={steps}"] if steps else []), *([f"TEXT={text}"] if text else [])]
+    return shlex.join(["make", *words, *given])
+
+
+def prepare(cluster: Cluster, console: Console, steps: str, text: str) -> list[str]:
+    """See to the text; returns train.py's words."""
     workspace = cluster.workspace()
     check_alone(cluster.name, workspace)
     record = prepare_text(workspace, text)
     console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
-    words = ["--text", str(Path(record["file"]).relative_to(workspace)), *(["--steps", steps] if steps else [])]
-    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", "jobs/tp.sbatch", *words)
-    files = Run(workspace, job_id)
-    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/tp.sbatch {' '.join(words)}")
+    return ["--text", str(Path(record["file"]).relative_to(workspace)), *(["--steps", steps] if steps else [])]
+
+
+def run_job(cluster: Cluster, console: Console, parallel: str, nodes: int, words: list[str]) -> tuple[Run, Outcome]:
+    """Submit a strategy's job, follow it to its end, and prove where its ranks ran. Raises as ``train``."""
+    script = f"jobs/{parallel}.sbatch"
+    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", script, *words)
+    files = Run(cluster.workspace(), job_id)
+    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} {script} {' '.join(words)}")
     try:
         files.set_earlier_aside()
         cluster.slurm.release(job_id)
@@ -99,17 +158,7 @@ def train(cluster: Cluster, console: Console, nodes: int, steps: str, text: str)
         raise slurm.failure(job, files.log(), str(files.log_file))
     placed = slurm.placement(parse.parse_ranks(files.log()), layout or cluster.slurm.accounted_layout(job_id), job_id)
     slurm.require_separate_nodes(placed)
-    show(console, files.summary(), placed)
-    again = [
-        "make",
-        "train",
-        f"NODES={nodes}",
-        *([f"STEPS={steps}"] if steps else []),
-        *([f"TEXT={text}"] if text else []),
-    ]
-    path = write_report(files.folder, files.summary(), files.metrics(), placed, shlex.join(again))
-    console.print(f"report: {path}", soft_wrap=True)
-    return path
+    return files, files.outcome(placed)
 
 
 def follow(client: slurm.Slurm, files: Run, console: Console, describe: Describe) -> tuple[parse.Job, dict[int, str]]:
@@ -187,12 +236,13 @@ def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
         console.print(f"job {job_id} goes on; its log is runs/{job_id}.log, end it with: scancel {job_id}")
 
 
-def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
+def show(console: Console, outcome: Outcome) -> None:
     """Placement, losses, sample."""
+    summary = outcome.summary
     table = Table(title="where the ranks ran: the log and Slurm agree")
     for heading in ("rank", "node (log)", "node (Slurm)", "what it holds"):
         table.add_column(heading)
-    for item in placed:
+    for item in outcome.placed:
         table.add_row(str(item.rank.rank), item.rank.host, item.slurm_node, item.rank.shard)
     console.print(table)
     text = summary["text"]["name"]

@@ -66,6 +66,27 @@ def test_train_ends_with_placement_losses_sample_and_report(cluster, text):
         assert "base64," in page.read()
 
 
+def test_an_unknown_strategy_is_refused_before_a_job(cluster):
+    done = make("train", f"NAME={NAME}", "PARALLEL=magic")
+    assert done.returncode != 0
+    assert "there is no strategy 'magic'" in done.stderr
+    assert "choose from none, ddp, tp" in done.stderr
+
+
+def test_compare_ends_with_a_table_and_one_report_of_all(cluster, text):
+    done = make("compare", f"NAME={NAME}", "STRATEGIES=none,ddp", "STEPS=6", f"TEXT={cluster.workspace() / text}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = done.stdout.split("report: ")[1].strip()
+    assert "/runs/compare-" in report
+    with open(report) as page:
+        written = page.read()
+    assert written.count("base64,") == 4
+    assert "data parallel over 2 ranks" in written
+    table = [row for line in done.stdout.splitlines() if len(row := line.split()) == 8]
+    assert [row[0] for row in table] == ["none", "ddp"]
+    assert abs(float(table[1][-1])) < 1e-3, "data parallelism trains the same model"
+
+
 def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, text):
     """Four heads over three ranks: the cluster grows for it, and the job refuses with both numbers."""
     try:

@@ -47,6 +47,8 @@ def refused(capsys, *words: str) -> str:
         (["scale"], "to how many nodes?"),
         (["scale", "NODES=none"], "NODES=none: not a whole number"),
         (["logs", "FOLLOW=yes"], "FOLLOW=yes: not known"),
+        (["compare", "STEPS=many"], "STEPS=many: not a whole number"),
+        (["compare", "NODES=2"], "unrecognized arguments: --nodes=2"),
         (["train", "STEPS=-1"], "STEPS=-1: not a whole number"),
         (["mnist", "EPOCHS=0"], "EPOCHS=0: not a whole number"),
         (["mnist", "NODES=0"], "NODES=0: not a whole number"),
@@ -68,7 +70,7 @@ def test_no_disk(capsys, monkeypatch):
     assert "10 MiB of disk are free" in refused(capsys, "up", "NAME=slurmbed-test-none")
 
 
-@pytest.mark.parametrize("target", ["up", "train", "mnist"])
+@pytest.mark.parametrize("target", ["up", "train", "compare", "mnist"])
 def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, target):
     class EngineFirst(Exception):
         pass

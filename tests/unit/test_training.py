@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from slurmbed import mnist, training
+from slurmbed.plan import WORKSPACE
 
 
 class Client:
@@ -90,3 +91,39 @@ def test_progress_of_a_text_and_of_digits():
     tested = digits | {"test_accuracy": 0.9876}
     assert mnist.described([tested]) == ("epoch 1  train 0.500  accuracy 98.76%", "4,000 images/s")
     assert mnist.described([tested, digits]) == ("epoch 1  train 0.500  accuracy 98.76%", "")
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """A workspace with three scripts, one of them no strategy's."""
+    (tmp_path / "jobs").mkdir()
+    for name, nodes, command in (
+        ("tp", 2, "train.py --parallel tp"),
+        ("none", 1, "train.py --parallel none"),
+        ("mnist", 2, "mnist.py"),
+    ):
+        (tmp_path / "jobs" / f"{name}.sbatch").write_text(f'#!/bin/bash\n#SBATCH --nodes={nodes}\n{command} "$@"\n')
+    return tmp_path
+
+
+def test_strategies_are_those_with_a_job_script(jobs):
+    assert training.strategies(jobs) == {"none": 1, "tp": 2}
+    assert list(training.require_strategies(jobs, "STRATEGIES", "")) == ["none", "tp"]
+    assert training.require_strategies(jobs, "STRATEGIES", "tp") == {"tp": 2}
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_there_are(jobs):
+    with pytest.raises(training.UsageError, match=r"PARALLEL=mnist: .* no strategy 'mnist'(.|\n)*choose from none, tp"):
+        training.require_strategies(jobs, "PARALLEL", "mnist")
+    with pytest.raises(training.UsageError, match="STRATEGIES=none,,tp: there is no strategy ''"):
+        training.require_strategies(jobs, "STRATEGIES", "none,,tp")
+
+
+def test_every_strategy_of_the_project_has_a_job_script_that_names_it():
+    known = training.strategies(WORKSPACE)
+    assert {"none": 1, "ddp": 2, "tp": 2, "hybrid": 4}.items() <= known.items()
+
+
+def test_the_command_to_repeat_a_run_can_be_pasted():
+    words = training.again_command("train", "PARALLEL=ddp", "NODES=3", steps="9", text="my text.txt")
+    assert words == "make train PARALLEL=ddp NODES=3 STEPS=9 'TEXT=my text.txt'"
