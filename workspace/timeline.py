@@ -189,7 +189,8 @@ def assemble(ranks):
                 "host": rank["host"],
                 "spans": [[kind, round(a, 7), round(b, 7)] for kind, a, b in spans],
                 "beside": [[round(a, 7), round(b, 7)] for a, b in without(transfers, merged(waits))],
-                "collectives": len(rank["collectives"]),
+                # A send is counted where it is waited for.
+                "collectives": sum(operation != SEND for operation, *_ in rank["collectives"]),
             }
         )
     return {"clock": "shared" if shared else "barrier", "ranks": lanes}
