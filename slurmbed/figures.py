@@ -4,6 +4,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.transforms import Transform
 
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
 
@@ -24,7 +25,7 @@ RANKS = (SKY, ORANGE, GREEN, PURPLE, YELLOW, BLUE, RED)
 STYLES = ((BLACK, "-"), (ORANGE, "-"), (BLUE, "-"), (GREEN, "--"), (RED, "--"), (PURPLE, ":"), (SKY, ":"))
 MOST = 8  # ranks in a picture
 WIDTH = 8.0  # inches
-SHARES = {"compute": 1.05, "transfer": 1.13, "idle": 1.19}  # column beside the lanes -> place, in widths of the axes
+SHARES = {"compute": 28, "transfer": 74, "idle": 108}  # column beside the lanes -> place, in points from their end
 
 
 def loss_figure(metrics: list[dict], text: str) -> Figure:
@@ -93,8 +94,8 @@ def timeline_figure(timelines: dict[str, dict]) -> Figure:
         axes.set_yticks(range(len(ranks)), [f"rank {rank['rank']}, {rank['host']}" for rank in ranks])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-    for name, place in SHARES.items():
-        grid[0].text(place, 1.02, name, transform=grid[0].transAxes, fontsize=8, ha="center", va="bottom")
+    for name in SHARES:
+        beside_lanes(grid[0], name, name, (1, 1), grid[0].transAxes, 4)
     grid[-1].set_xlabel("milliseconds since the step began")
     used = {kind for ranks in shown.values() for rank in ranks for kind, _, _ in rank["spans"]}
     legend = [Patch(color=color, label=kind) for kind, color in KINDS.items() if kind in used]
@@ -111,10 +112,14 @@ def draw_lane(axes: Axes, row: int, rank: dict, longest: float) -> None:
         axes.broken_barh(spans, (row - 0.35, 0.56), color=KINDS[kind], linewidth=0)
     beside = [(1e3 * start, 1e3 * (stop - start)) for start, stop in rank["beside"]]
     axes.broken_barh(beside, (row + 0.23, 0.12), color=RED, linewidth=0)
-    for place, share in zip(SHARES.values(), shares(rank).values(), strict=True):
-        axes.text(
-            place, row, f"{share:.0%}", transform=axes.get_yaxis_transform(), fontsize=9, va="center", ha="center"
-        )
+    for name, share in shares(rank).items():
+        beside_lanes(axes, name, f"{share:.0%}", (1, row), axes.get_yaxis_transform(), 0)
+
+
+def beside_lanes(axes: Axes, column: str, text: str, place: tuple, transform: Transform, up: int) -> None:
+    """Write into a column of SHARES, ``up`` points above the place."""
+    looks = {"fontsize": 8, "ha": "center", "va": "center" if up == 0 else "bottom"}
+    axes.annotate(text, place, (SHARES[column], up), xycoords=transform, textcoords="offset points", **looks)
 
 
 def shown_parameters(shards: dict) -> list[str]:

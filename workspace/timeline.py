@@ -94,7 +94,8 @@ def read(events):
         leaves = [e for e in main if not e.cpu_children and not e.name.startswith((*CALLS, MARK, SENT))]
         ended = max((span(e)[1] for e in leaves if part(e) == "backward"), default=0)
         busy = [(*span(e), part(e) or ("forward" if span(e)[0] < ended else "optimizer")) for e in leaves]
-    flights = [(first, last) for first, last, _ in sent]
+    # gloo notes the end of a send when somebody waits for it, not when it has left.
+    flights = [(first, last) for first, last, event in sent if event.name != SEND]
     calls = [span(e) for e in main if e.name.startswith(CALLS)]
     found = lane(busy, [mark[:2] for mark in marks], flights, calls, stop)
     return {"stop": stop, "lane": found, "collectives": collectives}
@@ -170,8 +171,9 @@ def assemble(ranks):
     ]
     lanes = []
     for number, (rank, shift, begun) in enumerate(zip(ranks, shifts, all_began(moved), strict=True)):
-        transfers = merged([(start, last) for start, (_, _, _, last) in zip(begun, moved[number], strict=True)])
-        late = merged([(first, start) for start, (_, _, first, _) in zip(begun, moved[number], strict=True)])
+        known = [each for each in zip(begun, moved[number], strict=True) if each[1][0] != SEND]
+        transfers = merged([(start, last) for start, (_, _, _, last) in known])
+        late = merged([(first, start) for start, (_, _, first, _) in known])
         idle = without(late, transfers)
         spans = []
         for kind, start, stop in ([kind, a + shift, b + shift] for kind, a, b in rank["lane"]):

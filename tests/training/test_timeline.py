@@ -49,6 +49,14 @@ def test_a_receive_idles_until_the_send():
     assert began == [[4, 6], [4]]
 
 
+def test_a_send_that_nobody_waited_for_yet_is_no_transfer():
+    waits = rank(["wait", 0, 5], ["forward", 5, 6], collectives=[("gloo:send", None, 0, 6), ("gloo:recv", None, 0, 5)])
+    sends = rank(["forward", 0, 6], collectives=[("gloo:send", None, 4, 6)])
+    one, two = assemble([waits, sends])["ranks"]
+    assert one["spans"] == [["idle", 0, 4], ["transfer", 4, 5], ["forward", 5, 6]]
+    assert one["beside"] == two["beside"] == []
+
+
 def test_what_only_one_rank_waits_for_is_no_idleness():
     """A pipeline's first stage waits for its own sends forward, the last for its own backward."""
     assert all_began([[("forward", None, 1, 5)], [("backward", None, 3, 6)]]) == [[1], [3]]
