@@ -1,9 +1,14 @@
 """A plain GPT. Nothing in here knows of ranks: tp.py cuts it from outside.
 
-Two choices make the cuts simple. The rows of `qkv` are ordered head by head, so that an equal cut of its rows keeps
-whole heads; and the number of heads is read off the activations, so that a layer with half the rows has half the heads.
-The head is a matrix of its own: tied to the embedding it would be one parameter with two names, to be minded by every
-optimiser, checkpoint and cut, to save 1 % of the parameters.
+A block computes attention and MLP beside each other, from one norm, into one sum: with one matrix before and one
+behind them a cut block communicates twice, forward once and backward once. Source: GPT-J's and PaLM's parallel layers,
+Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, section 2.
+
+Three choices make the cuts simple. Rows of the matrix before, and columns of the one behind, are ordered head by head,
+each head with its share of the MLP, so that an equal cut keeps whole heads; the number of heads is read off the
+activations, so that a layer with half the rows has half the heads; and the head of the vocabulary is a matrix of its
+own: tied to the embedding it would be one parameter with two names, to be minded by every optimiser, checkpoint and
+cut, to save 1 % of the parameters.
 
 What makes it learn fast: a position starts from its last characters, not from one alone; queries and keys are of one
 length (QK-norm), so that attention stays calm at high learning rates; norms have no parameters, which the matrices
@@ -25,22 +30,27 @@ RECENT = 4  # K: characters that a position starts from, its own and those befor
 SHARPNESS = 0.35  # of attention: what q k is multiplied with; both are of length sqrt(D), so twice 1/sqrt(D) at D = 32
 
 
-class Attention(nn.Module):
+class Block(nn.Module):
+    """[B, T, C] to [B, T, C]: each head has D channels of q, k, v and 4 D of the MLP."""
+
     def __init__(self, config):
         super().__init__()
         self.head_channels = config.channels // config.heads
-        self.qkv = nn.Linear(config.channels, 3 * config.channels)
-        self.projection = nn.Linear(config.channels, config.channels)
+        self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
+        self.inward = nn.Linear(config.channels, 7 * config.channels)
+        self.outward = nn.Linear(5 * config.channels, config.channels)
         self.register_buffer("angles", rotary_angles(config.block_size, self.head_channels), persistent=False)
 
     def forward(self, x):
         B, T, _ = x.shape
-        qkv = self.qkv(x)  # [B, T, H 3 D]
-        qkv = qkv.view(B, T, qkv.shape[-1] // (3 * self.head_channels), 3, self.head_channels)  # [B, T, H, 3, D]
-        qkv = qkv.permute(3, 0, 2, 1, 4)  # [3, B, H, T, D]
-        q, k = rotate(F.layer_norm(qkv[:2], (self.head_channels,)), self.angles[:T])  # 2 of [B, H, T, D]
-        y = F.scaled_dot_product_attention(q, k, qkv[2], is_causal=True, scale=SHARPNESS)  # [B, H, T, D]
-        return self.projection(y.transpose(1, 2).flatten(2))  # [B, T, H D] -> [B, T, C]
+        D = self.head_channels
+        heads = self.inward(self.norm(x)).unflatten(-1, (-1, 7 * D))  # [B, T, H, 7 D]
+        q_and_k, v, mlp = heads.split((2 * D, D, 4 * D), dim=-1)
+        q_and_k = q_and_k.view(B, T, heads.shape[2], 2, D).permute(3, 0, 2, 1, 4)  # [2, B, H, T, D]
+        q, k = rotate(F.layer_norm(q_and_k, (D,)), self.angles[:T])  # 2 of [B, H, T, D]
+        y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True, scale=SHARPNESS)  # [B, H, T, D]
+        both = torch.cat((y.transpose(1, 2), F.gelu(mlp, approximate="tanh")), dim=-1)  # [B, T, H, 5 D]
+        return x + self.outward(both.flatten(2))  # [B, T, H 5 D] -> [B, T, C]
 
 
 def rotary_angles(positions, head_channels):
@@ -59,43 +69,26 @@ def rotate(x, angles):
     return torch.view_as_real(pairs * turns).flatten(-2)  # [..., T, D/2, 2] -> [..., T, D]
 
 
-class MLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.up = nn.Linear(config.channels, 4 * config.channels)
-        self.down = nn.Linear(4 * config.channels, config.channels)
-
-    def forward(self, x):
-        return self.down(F.gelu(self.up(x), approximate="tanh"))  # [B, T, C] -> [B, T, 4 C] -> [B, T, C]
-
-
-class Block(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.channels, elementwise_affine=False)
-        self.attention = Attention(config)
-        self.mlp_norm = nn.LayerNorm(config.channels, elementwise_affine=False)
-        self.mlp = MLP(config)
-
-    def forward(self, x):
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class RecentEmbedding(nn.Embedding):
-    """The sum of the vectors of the last characters: rows [B, T, K] of `recent` to [B, T, C]."""
-
-    def forward(self, rows):
-        return super().forward(rows).sum(-2)
-
-
-def recent(tokens, symbols):
-    """Tokens [B, T] as rows of RecentEmbedding [B, T, K]: k V + the symbol k characters back.
+class Recent(nn.Module):
+    """Tokens [B, T] as rows of SumEmbedding [B, T, K]: k V + the symbol k characters back.
 
     Before the first character stands symbol 0.
     """
-    T = tokens.shape[1]
-    return torch.stack([F.pad(tokens, (k, 0))[:, :T] + k * symbols for k in range(RECENT)], dim=-1)
+
+    def __init__(self, symbols):
+        super().__init__()
+        self.symbols = symbols
+
+    def forward(self, tokens):
+        T = tokens.shape[1]
+        return torch.stack([F.pad(tokens, (k, 0))[:, :T] + k * self.symbols for k in range(RECENT)], dim=-1)
+
+
+class SumEmbedding(nn.Embedding):
+    """The sum of the vectors of several rows, [B, T, K] to [B, T, C]."""
+
+    def forward(self, rows):
+        return super().forward(rows).sum(-2)
 
 
 class GPT(nn.Module):
@@ -104,8 +97,8 @@ class GPT(nn.Module):
     def __init__(self, config, symbols):
         super().__init__()
         self.block_size = config.block_size
-        self.symbols = symbols
-        self.token_embedding = RecentEmbedding(RECENT * symbols, config.channels)
+        self.recent = Recent(symbols)
+        self.token_embedding = SumEmbedding(RECENT * symbols, config.channels)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
         self.head = nn.Linear(config.channels, symbols, bias=False)
@@ -116,16 +109,16 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-            elif name.endswith(("projection.weight", "down.weight")):
-                nn.init.normal_(parameter, std=1 / math.sqrt(2 * config.layers * parameter.shape[1]))
-            elif name.endswith(("qkv.weight", "up.weight")):
+            elif name.endswith("outward.weight"):
+                nn.init.normal_(parameter, std=1 / math.sqrt(config.layers * parameter.shape[1]))
+            elif name.endswith("inward.weight"):
                 nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1]))
         nn.init.normal_(self.token_embedding.weight, std=0.25)
-        nn.init.normal_(self.token_embedding.weight[: self.symbols], std=0.5)  # the character itself says most
+        nn.init.normal_(self.token_embedding.weight[: self.recent.symbols], std=0.5)  # the character itself says most
         nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(self, tokens):
-        x = self.token_embedding(recent(tokens, self.symbols))  # [B, T, C]
+        x = self.token_embedding(self.recent(tokens))  # [B, T, C]
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))  # [B, T, V]

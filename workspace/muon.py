@@ -14,7 +14,7 @@ import torch
 from sharding import local
 
 # The layers that Muon trains, and the dimension of their weights that is cut into pieces: that of heads or MLP columns.
-CUT = {"attention.qkv.weight": 0, "attention.projection.weight": 1, "mlp.up.weight": 0, "mlp.down.weight": 1}
+CUT = {"inward.weight": 0, "outward.weight": 1}
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
@@ -45,7 +45,7 @@ class Muon(torch.optim.AdamW):
         momenta = [self.state[parameter]["momentum"] for parameter in group["params"]]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov: a look ahead
-        dimensions = [CUT[".".join(name.split(".")[-3:])] for name in group["names"]]
+        dimensions = [CUT[".".join(name.split(".")[-2:])] for name in group["names"]]
         pieces = [
             direction.movedim(dimension, 0).reshape(-1, self.pieces, direction.shape[1 - dimension])  # [N, D, C]
             for direction, dimension in zip(directions, dimensions, strict=True)

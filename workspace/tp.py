@@ -16,12 +16,10 @@ from tp_layers import (
 # Which layer is cut how, by the end of its name. All others are replicated: the norms.
 PLAN = {
     "token_embedding": VocabParallelEmbedding,  # forward 1 all-reduce
-    "attention.qkv": ColumnParallelLinear,  # backward 1
-    "attention.projection": RowParallelLinear,  # forward 1
-    "mlp.up": ColumnParallelLinear,  # backward 1
-    "mlp.down": RowParallelLinear,  # forward 1
+    "inward": ColumnParallelLinear,  # backward 1
+    "outward": RowParallelLinear,  # forward 1
     "head": VocabParallelHead,  # backward 1, and forward 3 in the loss
-}  # for L layers: forward 2 L + 4, backward 2 L + 1
+}  # for L layers: forward L + 4, backward L + 1
 
 
 def check(config, world_size):
