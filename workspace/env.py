@@ -115,7 +115,11 @@ def process_group(env, backend, timeout):
     store = dist.PrefixStore("ranks", store)
     dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
     yield device
-    dist.barrier()  # rank 0 holds the store: it must not leave first
+    # Rank 0 holds the store: it must not leave first. Not barrier(): gloo's frees earlier tensors when it is over, from a
+    # thread that needs Python's lock, which destroy_process_group holds while it waits for that thread: now and then a
+    # rank hung here. `end` outlives them all.
+    end = torch.zeros(1)
+    dist.all_reduce(end)
     dist.destroy_process_group()
 
 
