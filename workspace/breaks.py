@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.nn import functional as F
+from torch.nn.utils import get_total_norm
 
 import none
 import tp_layers
 from communication import all_reduce
+from sharding import local
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,27 @@ BREAKS = {
         "pp",
         "Schedule1F1B",
         all_forward_first,
+    ),
+    "averaged-twice": Break(
+        "the loss is a mean over the whole batch, and the wrapper averages it over ranks again",
+        ("fsdp",),
+        "fsdp",
+        "backward",
+        none.backward,
+    ),
+    "unsummed-norms": Break(
+        "with --sequence-parallel on, the norms' gradients, each of a rank's part of the sequence, are not summed",
+        ("tp-dtensor",),
+        "dtensors",
+        "all_reduce",
+        lambda tensor, kind, group: tensor,
+    ),
+    "local-norm": Break(
+        "each rank clips by the norm of what it holds: replicas drift apart",
+        ("tp-dtensor",),
+        "tp_dtensor",
+        "gradient_norm",
+        lambda model: get_total_norm([local(parameter.grad) for parameter in model.parameters()]),
     ),
 }
 

@@ -16,7 +16,9 @@ import torch.distributed as dist
 
 from sockets import OPERATIONS, Peers
 
-calls = Counter()  # kind -> collectives since the start: forward, backward, gradient_norm, loss
+# kind -> collectives since the start: forward, backward, gradient_norm, loss. They are all-reduces where the kind names
+# no other, as "forward all_gather" does.
+calls = Counter()
 seconds = Counter()  # kind -> time in them
 WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -120,3 +122,8 @@ class Buckets:
     def waited(self):
         """Count the time since the last bucket was ready: call it when backward has ended."""
         seconds["backward"] += time.perf_counter() - self.ready
+
+
+def phase():
+    """backward while autograd runs, else forward."""
+    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"

@@ -23,6 +23,9 @@ class Config:
         ("none", "ddp", "tp", "tp-dtensor", "fsdp", "pp", "hybrid"),
     )
     tp_size: int = knob(2, "hybrid: ranks that share one model; the others are its copies")
+    sequence_parallel: str = knob(
+        "off", "tp-dtensor: on: norms and the residual stream are cut along the sequence", ("off", "on")
+    )
     accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
     microbatches: int = knob(4, "pp: pieces of a batch that are under way in the pipeline")
     bucket_mb: float = knob(1.0, "ddp: MB of gradients that travel together")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from communication import all_reduce
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -50,6 +52,17 @@ def whole(model):
 def local(tensor):
     """The part of a DTensor that is here; any other tensor as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def gradient_norm(shards, group=None):
+    """The norm of the gradient of the whole model, a scalar. One all-reduce of a scalar over the ranks of the group.
+
+    The squares of parts are summed over ranks; replicated parameters count once.
+    """
+    squares = {True: 0.0, False: 0.0}
+    for shard in shards.values():
+        squares[shard.dimension is not None] += local(shard.parameter.grad).square().sum()
+    return (all_reduce(squares[True], "gradient_norm", group=group) + squares[False]).sqrt()
 
 
 def join(parts):

@@ -3,7 +3,7 @@
 The functions of none.py, in its order. Legend: B batch, T time, V symbols, R ranks.
 """
 
-from communication import all_reduce
+import sharding
 from sharding import Shard
 from tp_layers import (
     ColumnParallelLinear,
@@ -89,10 +89,7 @@ def gradient_norm(model):
 
     The squares of slices are summed over ranks; replicated parameters count once.
     """
-    squares = {True: 0.0, False: 0.0}
-    for shard in shards(model).values():
-        squares[shard.dimension is not None] += shard.parameter.grad.square().sum()
-    return (all_reduce(squares[True], "gradient_norm", group=model.group) + squares[False]).sqrt()
+    return sharding.gradient_norm(shards(model), model.group)
 
 
 def shards(model):

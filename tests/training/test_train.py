@@ -50,7 +50,10 @@ def run(text_file, tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
-@pytest.mark.parametrize(("parallel", "world_size"), [("ddp", 2), ("ddp", 3), ("tp", 2), ("pp", 2), ("hybrid", 4)])
+@pytest.mark.parametrize(
+    ("parallel", "world_size"),
+    [("ddp", 2), ("ddp", 3), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 3), ("pp", 2), ("hybrid", 4)],
+)
 def test_a_strategy_equals_none_over_20_steps(run, parallel, world_size, dtype, tolerance):
     flags = ("--steps", 20, "--eval-every", 10, "--dtype", dtype)
     alone, _ = run("none", *flags)
@@ -62,8 +65,8 @@ def test_a_strategy_equals_none_over_20_steps(run, parallel, world_size, dtype, 
     assert one[0]["train_loss"] - one[-1]["train_loss"] > 100 * tolerance, "too little happens in this run to compare"
 
 
-STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("pp", 2), ("hybrid", 4)]
-CHAIN = [("tp", 2), ("none", 1), ("ddp", 4), ("pp", 2), ("hybrid", 4)]
+STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 2), ("pp", 2), ("hybrid", 4)]
+CHAIN = [("tp", 2), ("none", 1), ("ddp", 4), ("tp-dtensor", 2), ("fsdp", 3), ("pp", 2), ("hybrid", 4)]
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
@@ -172,6 +175,11 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
             ["--parallel", "pp", "--batch-size", 12, "--accumulate", 2],
             2,
             "--batch-size 12 cannot be divided into 8 equal pieces",
+        ),
+        (
+            ["--parallel", "tp-dtensor", "--sequence-parallel", "on", "--block-size", 15],
+            2,
+            "--sequence-parallel on cuts the sequence: --block-size 15 is not a multiple of the 2 ranks",
         ),
         (["--break", "nonsense"], 1, "--break nonsense is not known; there are missing-f,"),
         (["--break", "missing-f"], 1, "--break missing-f is a mistake of --parallel tp"),
