@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import ddp
 import sharding
 from communication import all_reduce, counted, phase
-from dtensors import shard_of
+from dtensors import shard_of, watch
 
 
 def check(config, world_size):
@@ -37,6 +37,7 @@ def prepare(model, config):
     In a step L + 1 all-gathers forward, L again backward, and L + 1 reduce-scatters.
     """
     mend()
+    watch()
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)

@@ -2,8 +2,9 @@
 
 Muon steps by a matrix whose singular values are all about 1: each direction of a weight learns at the same speed, not
 only those in which the gradient is large. Here a matrix is cut into pieces as wide as a head, and each is made
-orthogonal by itself: all have one shape, so that one batched product serves them, and no piece is ever cut over ranks,
-so that tensor parallelism needs no communication for it.
+orthogonal by itself: all have one shape, so that one batched product serves them, and tensor parallelism never cuts a
+piece over ranks, so that it needs no communication for it. Where rows are cut through pieces, by FSDP, every rank gathers
+the matrix, and takes its part of the step.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 Legend: N pieces, D channels of a head, C channels.
@@ -39,20 +40,45 @@ class Muon(torch.optim.AdamW):
     def step_muon(self, group):
         parameters = [local(parameter) for parameter in group["params"]]
         gradients = [local(parameter.grad) for parameter in group["params"]]
+        laid_out = [parameter.grad for parameter in group["params"]]
         for parameter, gradient in zip(group["params"], gradients, strict=True):
             self.state[parameter].setdefault("momentum", torch.zeros_like(gradient))
             parameter.grad = None
-        momenta = [self.state[parameter]["momentum"] for parameter in group["params"]]
+        momenta = [local(self.state[parameter]["momentum"]) for parameter in group["params"]]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov: a look ahead
         dimensions = [CUT[".".join(name.split(".")[-2:])] for name in group["names"]]
+        directions = [
+            gathered(direction, like, dimension, self.pieces)
+            for direction, like, dimension in zip(directions, laid_out, dimensions, strict=True)
+        ]
         pieces = [
             direction.movedim(dimension, 0).reshape(-1, self.pieces, direction.shape[1 - dimension])  # [N, D, C]
             for direction, dimension in zip(directions, dimensions, strict=True)
         ]
         steps = orthogonalise(torch.cat(pieces)).split([len(each) for each in pieces])
-        for parameter, dimension, step in zip(parameters, dimensions, steps, strict=True):
-            parameter.sub_(step.flatten(0, 1).movedim(0, dimension), alpha=group["lr"])
+        for parameter, like, dimension, step in zip(parameters, laid_out, dimensions, steps, strict=True):
+            step = step.flatten(0, 1).movedim(0, dimension)
+            parameter.sub_(own_part(step, like) if step.shape != parameter.shape else step, alpha=group["lr"])
+
+
+def gathered(tensor, like, dimension, width):
+    """The whole of a tensor that lies over the ranks as the DTensor `like`, which is overwritten, if pieces are cut."""
+    if not hasattr(like, "placements"):
+        return tensor
+    (placement,), ranks = like.placements, like.device_mesh.size()
+    if placement.dim == dimension and like.shape[dimension] % (ranks * width) == 0:
+        return tensor
+    like.to_local().copy_(tensor)
+    return like.full_tensor()
+
+
+def own_part(whole, like):
+    """This rank's part of a whole tensor, as `like` is cut: by torch.chunk's rule, so the last may be short."""
+    dimension, mesh = like.placements[0].dim, like.device_mesh
+    start = -(-whole.shape[dimension] // mesh.size()) * mesh.get_local_rank()
+    length = like.to_local().shape[dimension]
+    return whole.narrow(dimension, min(start, whole.shape[dimension]), length)
 
 
 def orthogonalise(pieces):

@@ -5,10 +5,12 @@ The functions of none.py, in its order. Legend: B batch, T time, V symbols, R ra
 """
 
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -19,7 +21,7 @@ from torch.nn import functional as F
 import sharding
 import tp
 from dtensors import fill_up, lay_out_gradients, retie, shard_of, tied, watch
-from tp_layers import mask_padding
+from tp_layers import mask_padding, to_local
 
 
 def plan(sequence_parallel):
@@ -30,16 +32,36 @@ def plan(sequence_parallel):
     """
     x = Shard(1) if sequence_parallel else Replicate()
     return {
-        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=x, use_local_output=False),
-        "blocks.*.attention_norm": Norm(x),
-        "blocks.*.attention.qkv": ColwiseParallel(input_layouts=x),
-        "blocks.*.attention.projection": RowwiseParallel(output_layouts=x, use_local_output=False),
-        "blocks.*.mlp_norm": Norm(x),
-        "blocks.*.mlp.up": ColwiseParallel(input_layouts=x),
-        "blocks.*.mlp.down": RowwiseParallel(output_layouts=x, use_local_output=False),
+        "token_embedding": Embedding(x),
+        "blocks.*.norm": Norm(x),
+        "blocks.*.inward": ColwiseParallel(input_layouts=x),
+        "blocks.*.outward": RowwiseParallel(output_layouts=x, use_local_output=False),
         "norm": Norm(x),
         "head": ColwiseParallel(input_layouts=x, use_local_output=False),
     }
+
+
+class Embedding(ParallelStyle):
+    """Rows cut over ranks, as in tp.py; a rank's part of the sum over the last characters [B, T, C] is partial.
+
+    torch's style masks the rows that a rank has not only after the sum, which fails (torch 2.6).
+    """
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def _apply(self, layer, mesh):
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Shard(0)]))
+
+        def forward(rows):
+            weight = layer.weight.to_local()
+            local, elsewhere = to_local(rows, mesh.get_local_rank() * len(weight), len(weight))
+            found = F.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0).sum(-2)  # [B, T, C]
+            return DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(placements=[self.x])
+
+        layer.forward = forward
+        return layer
 
 
 class Norm(SequenceParallel):

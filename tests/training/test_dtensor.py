@@ -19,8 +19,6 @@ from model import build
 from processes import spawn
 from test_tensor_parallel import TOLERANCE, worst
 
-# Batch sizes differ: torch 2.6 mixes up two embeddings in one process whose tokens have one shape and whose weights
-# differ in nothing but dtype ("MaskBuffer").
 CASES = {
     ("plain", "float64"): {"batch_size": 5},
     ("plain", "float32"): {"batch_size": 6},
