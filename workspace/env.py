@@ -115,9 +115,9 @@ def process_group(env, backend, timeout):
     store = dist.PrefixStore("ranks", store)
     dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
     yield device
-    # Rank 0 holds the store: it must not leave first. Not barrier(): gloo's frees earlier tensors when it is over, from a
-    # thread that needs Python's lock, which destroy_process_group holds while it waits for that thread: now and then a
-    # rank hung here. `end` outlives them all.
+    # Rank 0 holds the store: it must not leave first. Not by barrier(): when gloo's is over, its thread frees earlier
+    # tensors, for which it needs Python's lock; destroy_process_group holds that and waits for the thread, so that now
+    # and then a rank hung. `end` is freed here, after both.
     end = torch.zeros(1)
     dist.all_reduce(end)
     dist.destroy_process_group()

@@ -3,8 +3,8 @@
 Muon steps by a matrix whose singular values are all about 1: each direction of a weight learns at the same speed, not
 only those in which the gradient is large. Here a matrix is cut into pieces as wide as a head, and each is made
 orthogonal by itself: all have one shape, so that one batched product serves them, and tensor parallelism never cuts a
-piece over ranks, so that it needs no communication for it. Where rows are cut through pieces, by FSDP, every rank gathers
-the matrix, and takes its part of the step.
+piece over ranks, so that it needs no communication for it. Where rows are cut through pieces, by FSDP, every rank
+gathers the matrix, and takes its part of the step.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 Legend: N pieces, D channels of a head, C channels.

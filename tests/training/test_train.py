@@ -23,7 +23,7 @@ def failing(run, number, journal):
 train.Run.step = failing
 train.main()
 """
-# train.py that gets SIGTERM in the given step, on the last rank.
+# train.py that gets SIGTERM in the given step, on the last rank: after that step began, so the next is the last.
 STOPS = """
 import os, signal, train
 step = train.Run.step
@@ -83,7 +83,7 @@ def test_resume_equals_uninterrupted(run, parallel, world_size, kind):
     assert "step-000010.json at step 10" in ranks[0].stdout
     assert losses(whole) == losses(broken)
     expected, found = state(whole), state(broken)
-    assert expected.keys() == found.keys() == {"parameter", "exp_avg", "exp_avg_sq"}
+    assert expected.keys() == found.keys() == {"parameter", "exp_avg", "exp_avg_sq", "momentum"}
     for part, tensors in expected.items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, found[part][name]), f"{part} {name} differs after a resume"
@@ -247,7 +247,7 @@ def test_a_signal_to_one_rank_saves_on_all(run, name, code):
     flags = ("--steps", 20, "--parallel", "ddp", "--log-every", 5)
     folder, ranks = run("run", *flags, world_size=2, program=program, how=train)
     assert [rank.code for rank in ranks] == [code, code]
-    assert f"{name} at step 7: saved {newest(folder)}" in ranks[0].stdout
+    assert f"{name} at step 8: saved {newest(folder)}" in ranks[0].stdout
     assert ("no Slurm job to requeue" in ranks[0].stdout) == (name == "SIGUSR1")
     run("run", *flags, "--resume", "auto", world_size=2)
     straight, _ = run("straight", *flags, world_size=2)
