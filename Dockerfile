@@ -44,7 +44,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        less nano openssh-client openssh-server python3-pytest slurmd \
+        iperf3 less nano openssh-client openssh-server python3-pytest slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
 # TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
 # debian: with the OpenMP flavour of OpenBLAS; on the reference BLAS torch is 50 times slower, and the pthread

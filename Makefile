@@ -2,7 +2,7 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench doctor
+TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench bench-collectives doctor
 
 .PHONY: help $(TARGETS)
 help: ## print this
@@ -24,6 +24,7 @@ help: ## print this
 #: make down                                     stop it; jobs, accounting and homes are kept
 #: make clean                                    remove its containers, volumes and network
 #: make purge                                    the images too
+#: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
 #: make test [ONLY=unit|training|cluster]        lint and all tests
 #: make bench                                    how fast: ratios measured in one run
 #: make doctor                                   check this machine

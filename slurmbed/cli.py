@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, bubble, comparing, doctor, mnist, testing, training
+from slurmbed import bench, bubble, collectives, comparing, doctor, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -161,6 +161,7 @@ COMMANDS = {
     "purge": (purge, "remove the images too", ""),
     "test": (test, "lint and all tests", "only"),
     "bench": (bench.main, "how fast: ratios measured in one run", ""),
+    "bench-collectives": (collectives.main, "how fast two nodes talk, beside iperf3's limit", "largest"),
     "doctor": (doctor.main, "check this machine", ""),
 }
 OPTIONS = {
@@ -181,6 +182,7 @@ OPTIONS = {
     "user": "alice (default), bob or root",
     "service": "one service, like slurmctld or node-1",
     "follow": "1: go on as new lines come",
+    "largest": "bytes of the largest tensor (default: 64 MiB)",
     "only": "unit, training or cluster",
 }
 

@@ -111,3 +111,12 @@ def test_a_request_that_no_node_can_meet_is_refused_at_once(cluster):
     refused = cluster.slurm.runner(["sbatch", "--nodes=3", "--wrap", "true"])
     assert not refused.ok
     assert "Node count specification invalid" in refused.output or "not available" in refused.output
+
+
+def test_collectives_are_measured_between_nodes_beside_iperf3(run_job, workspace):
+    job, log = run_job("jobs/collectives.sbatch", "--largest", "2048")
+    ranks = parse.parse_ranks(log)
+    assert sorted(rank.node for rank in ranks) == ["node-1", "node-2"]
+    found = json.loads((workspace / "runs" / job.id / "collectives.json").read_text())
+    assert all(limit > 0 for limit in found["limits"].values())
+    assert {row["bytes"] for row in found["rows"]} == {1024, 2048}
