@@ -2,7 +2,7 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench bench-collectives doctor
+TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench bench-collectives bench-train doctor
 
 .PHONY: help $(TARGETS)
 help: ## print this
@@ -27,6 +27,7 @@ help: ## print this
 #: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
 #: make test [ONLY=unit|training|cluster]        lint and all tests
 #: make bench                                    how fast: ratios measured in one run
+#: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss
 #: make doctor                                   check this machine
 #: All but the last three take NAME=.. for a cluster beside others; make bench uses its own.
 $(TARGETS): .venv/ready

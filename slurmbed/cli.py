@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, bubble, collectives, comparing, doctor, mnist, testing, training
+from slurmbed import bench, bench_train, bubble, collectives, comparing, doctor, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -160,6 +160,11 @@ COMMANDS = {
     "clean": (clean, "remove its containers, volumes and network", ""),
     "purge": (purge, "remove the images too", ""),
     "test": (test, "lint and all tests", "only"),
+    "bench-train": (
+        bench_train.main,
+        "tokens a second and seconds to a loss, one process beside two nodes",
+        "seeds text",
+    ),
     "bench": (bench.main, "how fast: ratios measured in one run", ""),
     "bench-collectives": (collectives.main, "how fast two nodes talk, beside iperf3's limit", "largest"),
     "doctor": (doctor.main, "check this machine", ""),
@@ -175,6 +180,7 @@ OPTIONS = {
     "retain": "1: keep what a failed start leaves",
     "parallel": "strategy: the name of a script in workspace/jobs/ (default: tp)",
     "strategies": "names of scripts in workspace/jobs/, with commas between (default: every strategy there)",
+    "seeds": "runs of each way to train, 1 to 5 (default: 3)",
     "steps": "optimiser steps",
     "epochs": "times that every image is seen",
     "text": "a text file to train on instead of Shakespeare",
