@@ -64,11 +64,33 @@ def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     with counted(kind, group):
-        if settings.all_reduce == "socket" and tensor.device.type == "cpu" and op in OPERATIONS:
+        if by_socket(tensor) and op in OPERATIONS:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
         result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(result, op, group)
         return result.to(tensor.dtype)
+
+
+def all_gather(tensor, sizes, kind, group=None, rounded=False):
+    """The tensors of all ranks, [sizes[rank], ...] each, one behind the other, [sum of sizes, ...], on every rank.
+
+    `rounded` as in all_reduce.
+    """
+    wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
+    group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
+    with counted(f"{kind} all_gather", group):
+        if by_socket(tensor):
+            width = sent[0].numel()
+            parts = connections(group).exchange([sent.view(-1)] * len(sizes), [size * width for size in sizes])
+        else:
+            parts = [sent.new_empty(size, *sent.shape[1:]) for size in sizes]
+            dist.all_gather(parts, sent, group)
+    return torch.cat([part.view(-1, *sent.shape[1:]) for part in parts]).to(tensor.dtype)
+
+
+def by_socket(tensor):
+    """Whether sockets.py carries it: what is on a GPU never."""
+    return settings.all_reduce == "socket" and tensor.device.type == "cpu"
 
 
 def connections(group):
@@ -103,25 +125,31 @@ class Sends:
 
 
 class Buckets:
-    """DistributedDataParallel's hook: average a bucket of gradients, in `wire` precision on the way, and count it."""
+    """DistributedDataParallel's hook: average a bucket of gradients over the ranks, in the run's wire precision on the
+    way, and count it. Sockets carry it while backward waits, the backend while backward goes on.
+    """
 
-    def __init__(self, wrapped, wire):
-        self.group, self.wire, self.ready = wrapped.process_group, WIRES[wire], 0.0
+    def __init__(self, wrapped):
+        self.group, self.ready = wrapped.process_group, None
         wrapped.register_comm_hook(None, self.reduce)
 
     def reduce(self, _, bucket):
+        gradient = bucket.buffer().div_(self.group.size())
+        if by_socket(gradient):
+            future = torch.futures.Future()
+            future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
+            return future
         self.ready = time.perf_counter()
         calls["backward"] += 1
-        gradient = bucket.buffer()
-        sent = gradient.to(self.wire) if gradient.dtype == torch.float32 else gradient
-        sent = sent.div_(self.group.size())
+        sent = gradient.to(WIRES[settings.wire]) if gradient.dtype == torch.float32 else gradient
         with marked("begun", "backward", self.group):
             reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
         return reduced.then(lambda done: done.value()[0].to(gradient.dtype))
 
     def waited(self):
-        """Count the time since the last bucket was ready: call it when backward has ended."""
-        seconds["backward"] += time.perf_counter() - self.ready
+        """Count the time since the last bucket was ready, of those that overlap: call it when backward has ended."""
+        if self.ready:
+            seconds["backward"] += time.perf_counter() - self.ready
 
 
 def phase():

@@ -42,7 +42,7 @@ def prepare(model, config, group=None):
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
     )
-    wrapped.buckets = Buckets(wrapped, config.wire)
+    wrapped.buckets = Buckets(wrapped)
     return wrapped
 
 
@@ -86,7 +86,7 @@ def gradient_norm(model):
 
 def shards(model):
     """What this rank holds: Shard by the name that the parameter has in the whole model."""
-    return sharding.whole(model.module)
+    return sharding.whole(model.module, copies=model.process_group)
 
 
 def share(count, rank, world_size):

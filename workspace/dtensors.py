@@ -14,16 +14,16 @@ from communication import all_reduce, counted, phase
 from sharding import Shard
 
 
-def shard_of(parameter, shape=None, group=None):
+def shard_of(parameter, shape=None):
     """Shard of a DTensor on a mesh of one dimension. `shape` is that of the parameter without what fills it up."""
     (placement,) = parameter.placements
     if not placement.is_shard():
-        return Shard(parameter, group=group)
+        return Shard(parameter)
     dimension, size = placement.dim, (shape or parameter.shape)[placement.dim]
     mesh = parameter.device_mesh
     length = -(-parameter.shape[dimension] // mesh.size())  # as torch.chunk cuts: the last parts may be short, or empty
     start = mesh.get_local_rank() * length
-    return Shard(parameter, dimension, min(start, size), min(start + length, size), size, group)
+    return Shard(parameter, dimension, min(start, size), min(start + length, size), size)
 
 
 def watch():

@@ -75,4 +75,4 @@ def gradient_norm(model):
 
 def shards(model):
     """What this rank holds: Shard by the name that the parameter has in the whole model."""
-    return tp.shards(model.module)
+    return tp.shards(model.module, copies=model.process_group)

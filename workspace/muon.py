@@ -4,7 +4,7 @@ Muon steps by a matrix whose singular values are all about 1: each direction of 
 only those in which the gradient is large. Here a matrix is cut into pieces as wide as a head, and each is made
 orthogonal by itself: all have one shape, so that one batched product serves them, and tensor parallelism never cuts a
 piece over ranks, so that it needs no communication for it. Where rows are cut through pieces, by FSDP, every rank
-gathers the matrix, and takes its part of the step.
+gathers the matrix, and takes its part of the step. Ranks with the same pieces, under DDP, share the work.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 Legend: N pieces, D channels of a head, C channels.
@@ -12,6 +12,7 @@ Legend: N pieces, D channels of a head, C channels.
 
 import torch
 
+from communication import all_gather
 from sharding import local
 
 # The layers that Muon trains, and the dimension of their weights that is cut into pieces: that of heads or MLP columns.
@@ -23,12 +24,13 @@ ITERATIONS = 5
 class Muon(torch.optim.AdamW):
     """AdamW whose groups with a `momentum` are stepped by Muon: parameters by name, in "names", of CUT's kinds.
 
-    `pieces` is the width of a piece, D, a divisor of all dimensions that are cut.
+    `pieces` is the width of a piece, D, a divisor of all dimensions that are cut; `copies` the group of ranks that have
+    the same parameters and gradients, if there is one.
     """
 
-    def __init__(self, groups, pieces, **adamw):
+    def __init__(self, groups, pieces, copies=None, **adamw):
         super().__init__(groups, **adamw)
-        self.pieces = pieces
+        self.pieces, self.copies = pieces, copies
 
     @torch.no_grad()
     def step(self):
@@ -56,7 +58,7 @@ class Muon(torch.optim.AdamW):
             direction.movedim(dimension, 0).reshape(-1, self.pieces, direction.shape[1 - dimension])  # [N, D, C]
             for direction, dimension in zip(directions, dimensions, strict=True)
         ]
-        steps = orthogonalise(torch.cat(pieces)).split([len(each) for each in pieces])
+        steps = shared(torch.cat(pieces), self.copies).split([len(each) for each in pieces])
         for parameter, like, dimension, step in zip(parameters, laid_out, dimensions, steps, strict=True):
             step = step.flatten(0, 1).movedim(0, dimension)
             parameter.sub_(own_part(step, like) if step.shape != parameter.shape else step, alpha=group["lr"])
@@ -79,6 +81,15 @@ def own_part(whole, like):
     start = -(-whole.shape[dimension] // mesh.size()) * mesh.get_local_rank()
     length = like.to_local().shape[dimension]
     return whole.narrow(dimension, min(start, whole.shape[dimension]), length)
+
+
+def shared(pieces, copies):
+    """Orthogonalise [N, D, C], each rank of `copies`, which all have the same, a share of the N. One all-gather."""
+    if copies is None:
+        return orthogonalise(pieces)
+    shares = pieces.tensor_split(copies.size())
+    mine = orthogonalise(shares[copies.rank()])
+    return all_gather(mine, [len(share) for share in shares], "optimizer", copies, rounded=True)
 
 
 def orthogonalise(pieces):

@@ -20,7 +20,7 @@ class Shard:
     start: int = 0
     stop: int = 0
     size: int = 0
-    group: object = field(default=None, compare=False)  # the ranks whose parts make the whole; None: all of them
+    copies: object = field(default=None, compare=False)  # the group of ranks that hold the same, with the same gradient
 
     def part(self, tensor):
         """A tensor that is shaped as the parameter, without what fills it up."""
@@ -44,9 +44,9 @@ class Shard:
         return {"shape": shape, "dimension": self.dimension, "start": self.start, "stop": self.stop}
 
 
-def whole(model):
+def whole(model, copies=None):
     """Shards of a model that is whole on this rank."""
-    return {name: Shard(parameter) for name, parameter in model.named_parameters()}
+    return {name: Shard(parameter, copies=copies) for name, parameter in model.named_parameters()}
 
 
 def local(tensor):

@@ -92,11 +92,11 @@ def gradient_norm(model):
     return sharding.gradient_norm(shards(model), model.group)
 
 
-def shards(model):
+def shards(model, copies=None):
     """What this rank holds: Shard by the name that the parameter has in the whole model."""
     found = {}
     for name, parameter in model.named_parameters():
         layer, _, ending = name.rpartition(".")
         place = getattr(model.get_submodule(layer), "places", {}).get(ending, ())
-        found[name] = Shard(parameter, *place, group=model.group)
+        found[name] = Shard(parameter, *place, copies=copies)
     return found

@@ -141,4 +141,4 @@ def gradient_norm(model):
 
 def shards(model):
     """What this rank holds: Shard by the name that the parameter has in the whole model."""
-    return {name: shard_of(parameter, model.shapes[name], model.group) for name, parameter in model.named_parameters()}
+    return {name: shard_of(parameter, model.shapes[name]) for name, parameter in model.named_parameters()}

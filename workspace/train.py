@@ -220,7 +220,8 @@ def make_optimizer(shards, config):
     groups.append(
         {"params": list(by_muon.values()), "names": list(by_muon), "highest_lr": config.muon_lr, "momentum": 0.95}
     )
-    return Muon(groups, config.channels // config.heads, **adamw)
+    copies = next(iter(shards.values())).copies
+    return Muon(groups, config.channels // config.heads, copies, **adamw)
 
 
 def schedule(step, config):

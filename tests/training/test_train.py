@@ -16,10 +16,10 @@ SMALL = ["--layers=2", "--heads=4", "--channels=32", "--block-size=16", "--batch
 FAILS = """
 import os, sys, train
 step = train.Run.step
-def failing(run, number, journal):
+def failing(run, number, journal, **options):
     if number == 13 and os.environ.get("RANK", "0") == "{rank}":
         {how}
-    return step(run, number, journal)
+    return step(run, number, journal, **options)
 train.Run.step = failing
 train.main()
 """
@@ -27,10 +27,10 @@ train.main()
 STOPS = """
 import os, signal, train
 step = train.Run.step
-def stopped(run, number, journal):
+def stopped(run, number, journal, **options):
     if number == {step} and run.env.rank == run.env.world_size - 1:
         os.kill(os.getpid(), signal.SIGTERM)
-    return step(run, number, journal)
+    return step(run, number, journal, **options)
 train.Run.step = stopped
 train.main()
 """
