@@ -71,6 +71,10 @@ class Norm(SequenceParallel):
         super().__init__()
         self.sequence_sharding = (x,)
 
+    def _apply(self, layer, mesh):
+        """Once: torch 2.6 finds the last norm, `norm`, by `blocks.*.norm` too, and would cut a DTensor again."""
+        return layer if any(isinstance(p, DTensor) for p in layer.parameters()) else super()._apply(layer, mesh)
+
 
 def check(config, world_size):
     """ValueError if the work cannot be divided over so many ranks."""
