@@ -146,13 +146,6 @@ BREAKS = {
         "backward",
         none.backward,
     ),
-    "unsummed-norms": Break(
-        "with --sequence-parallel on, the norms' gradients, each of a rank's part of the sequence, are not summed",
-        ("tp-dtensor",),
-        "dtensors",
-        "all_reduce",
-        lambda tensor, kind, group: tensor,
-    ),
     "local-norm": Break(
         "each rank clips by the norm of what it holds: replicas drift apart",
         ("tp-dtensor",),
