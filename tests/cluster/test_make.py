@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -73,18 +74,23 @@ def test_an_unknown_strategy_is_refused_before_a_job(cluster):
     assert "choose from none, ddp, tp" in done.stderr
 
 
-def test_compare_ends_with_a_table_and_one_report_of_all(cluster, text):
-    done = make("compare", f"NAME={NAME}", "STRATEGIES=none,ddp", "STEPS=6", f"TEXT={cluster.workspace() / text}")
+def test_compare_runs_every_strategy_on_nodes_of_its_own_to_the_same_loss(cluster, text):
+    """Each job's placement is proved before it counts: two nodes, and four for hybrid, to which the cluster grows."""
+    try:
+        done = make("compare", f"NAME={NAME}", "STEPS=6", f"TEXT={cluster.workspace() / text}")
+    finally:
+        assert make("scale", f"NAME={NAME}", f"NODES={NODES}").returncode == 0
     assert done.returncode == 0, done.stdout + done.stderr
+    table = {row[0]: row[1:] for line in done.stdout.splitlines() if len(row := line.split()) == 8}
+    assert list(table) == ["none", "ddp", "tp", "tp-dtensor", "fsdp", "pp", "hybrid"]
+    for name, (ranks, nodes, *_, difference) in table.items():
+        assert ranks == nodes == {"none": "1", "hybrid": "4"}.get(name, "2")
+        assert name == "none" or abs(float(difference)) < 1e-3, f"{name} does not train the model that none does"
     report = done.stdout.split("report: ")[1].strip()
     assert "/runs/compare-" in report
-    with open(report) as page:
-        written = page.read()
-    assert written.count("base64,") == 4
+    written = Path(report).read_text()
     assert "data parallel over 2 ranks" in written
-    table = [row for line in done.stdout.splitlines() if len(row := line.split()) == 8]
-    assert [row[0] for row in table] == ["none", "ddp"]
-    assert abs(float(table[1][-1])) < 1e-3, "data parallelism trains the same model"
+    assert written.count("base64,") == 2 * len(table)
 
 
 def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, text):
