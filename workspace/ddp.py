@@ -31,8 +31,8 @@ def shard_description(config, symbols, rank, world_size):
 def prepare(model, config, group=None):
     """The model as this rank trains it: behind a wrapper that sums gradients while backward goes on.
 
-    Gradients travel in buckets of `bucket_mb` MB (the first: 1 MB at most), the last layers first, each as soon as it
-    is full. In the first step there is one bucket: the order in which gradients come is not known yet.
+    Gradients travel in buckets of `bucket_mb` MB, the last layers first, each as soon as it is full. In the first step
+    there is one bucket: the order in which gradients come is not known yet.
     Source: Li et al. 2020, PyTorch Distributed, https://arxiv.org/abs/2006.15704.
     """
     wrapped = DistributedDataParallel(

@@ -81,7 +81,8 @@ def test_compare_runs_every_strategy_on_nodes_of_its_own_to_the_same_loss(cluste
     finally:
         assert make("scale", f"NAME={NAME}", f"NODES={NODES}").returncode == 0
     assert done.returncode == 0, done.stdout + done.stderr
-    table = {row[0]: row[1:] for line in done.stdout.splitlines() if len(row := line.split()) == 8}
+    rows = [line.split() for line in done.stdout.split("the same batches by every strategy")[1].splitlines()]
+    table = {row[0]: row[1:] for row in rows if len(row) == 8}
     assert list(table) == ["none", "ddp", "tp", "tp-dtensor", "fsdp", "pp", "hybrid"]
     for name, (ranks, nodes, *_, difference) in table.items():
         assert ranks == nodes == {"none": "1", "hybrid": "4"}.get(name, "2")

@@ -19,7 +19,7 @@ MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strateg
 
 def measure_ddp(rank, world_size):
     found = {"plain": measure(ddp, "float64"), "pieces": measure(ddp, "float64", **ACCUMULATED)}
-    for megabytes in (25, 0.5):  # of a model of 3 MB: torch's first bucket takes up to 1 MB whatever the knob says
+    for megabytes in (25, 0.5):  # of a model of 3 MB
         found[megabytes] = measure(ddp, "float64", channels=128, bucket_mb=megabytes)
     for name in MISTAKES:
         with patch.object(*BREAKS[name].target(), BREAKS[name].instead):
@@ -66,7 +66,7 @@ def test_replicas_stay_equal_to_the_bit(two):
 
 def test_smaller_buckets_are_more_and_sum_the_same(two):
     """After the first step, in which torch learns in which order gradients come."""
-    assert two[0][0.5]["last calls"]["backward"] > two[0][25]["last calls"]["backward"] == 2
+    assert two[0][0.5]["last calls"]["backward"] > two[0][25]["last calls"]["backward"] == 1
     assert worst(two[0][0.5]["parameters"], two[0][25]["parameters"]) < 1e-12
 
 
