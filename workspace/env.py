@@ -6,6 +6,7 @@ import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ class Env:
     master_port: int | None
     slurmd_nodename: str | None
     job_id: str | None
+    restarts: int = 0  # how often Slurm has queued the job again
 
     def record(self, shard):
         """What the first line of a rank says: who it is, where it runs, what part of the model it holds."""
@@ -71,6 +73,7 @@ def read(environ=os.environ):
         master_port=number(environ, "MASTER_PORT", "a world of several") if world_size > 1 else None,
         slurmd_nodename=environ.get("SLURMD_NODENAME"),
         job_id=environ.get("SLURM_JOB_ID"),
+        restarts=int(environ.get("SLURM_RESTART_COUNT", 0)),
     )
 
 
@@ -87,6 +90,21 @@ def number(environ, name, needed_by):
 def announce(record):
     """Print the rank record in one write: the ranks share one log, and lines must not interleave."""
     os.write(1, (json.dumps(record) + "\n").encode())
+
+
+def begins(env, config):
+    """Whether a run with `resume` auto or none begins anew: a job of Slurm's that was not queued again.
+
+    What is in its folder then is of another job: job ids begin at 1 again with every cluster.
+    """
+    return env.job_id is not None and env.restarts == 0 and not config.run_dir and config.resume in ("", "auto")
+
+
+def set_aside(folder):
+    """Rename what an earlier job left, if there is anything."""
+    if folder.exists():
+        earlier = (folder.with_name(f"{folder.name}-earlier-{number}") for number in count(1))
+        folder.rename(next(path for path in earlier if not path.exists()))
 
 
 @contextmanager

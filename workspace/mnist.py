@@ -37,9 +37,9 @@ def main():
         if config.batch_size > len(digits.labels("train")):
             raise ValueError(f"--batch-size {config.batch_size} is more than the {len(digits.labels('train'))} images")
         resumed, passed_over = None, []
-        if config.resume == "auto":
+        if config.resume == "auto" and not environment.begins(env, config):
             resumed, passed_over = checkpoint.newest(config.run_path(), config, digits)
-        elif config.resume:
+        elif config.resume not in ("", "auto"):
             resumed = checkpoint.load(Path(config.resume), config, digits)
     except ValueError as error:
         sys.exit(f"mnist.py: error: {error}")
@@ -64,6 +64,9 @@ class Run:
         self.world_size, self.chief = env.world_size, env.rank == 0  # the rank that writes
         self.amp = choose_amp(config.amp, device.type, read_cpu_flags())
         self.first_epoch = resumed["epoch"] if resumed else 0
+        self.folder = config.run_path()
+        if self.chief and environment.begins(env, config):
+            environment.set_aside(self.folder)
         agree = {"data": digits.sha256(), "config": dataclasses.asdict(config), "first epoch": self.first_epoch}
         ranks = environment.gather({"record": record, "amp": self.amp, **agree})
         for each in ranks:
@@ -74,7 +77,6 @@ class Run:
         self.train_loader, self.test_loader = loaders(digits, config, env.rank, env.world_size, device)
         self.steps = config.epochs * len(self.train_loader)
         self.make_model(resumed)
-        self.folder = config.run_path()
         self.folder.mkdir(parents=True, exist_ok=True)
         first_step = self.first_epoch * len(self.train_loader)
         self.journal = DigitsJournal(self.folder, config, self.chief, first_step, self.steps, device)

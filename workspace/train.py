@@ -42,7 +42,7 @@ def main():
         text = data.load(config.text) if config.text or env.world_size > 1 else data.prepare()
         batches = TextData(text.content, text.symbols, config)
         resumed, passed_over = None, []
-        if config.resume:
+        if config.resume and not environment.begins(env, config):
             resumed, passed_over = checkpoint.load(config.resume, config.run_path() / "checkpoints", config, text)
     except ValueError as error:
         sys.exit(f"train.py: error: {error}")
@@ -74,6 +74,9 @@ class Run:
         self.optimizer = make_optimizer(self.shards, config)
         if resumed:
             checkpoint.restore(resumed, self.shards, self.optimizer)
+        self.folder = config.run_path()
+        if self.chief and environment.begins(env, config):
+            environment.set_aside(self.folder)
         places = {name: shard.record() for name, shard in self.shards.items()}
         agree = {"text": text.sha256, "config": dataclasses.asdict(config), "first step": self.first_step}
         ranks = environment.gather({"record": record, "shards": places, **agree})
@@ -82,7 +85,6 @@ class Run:
                 if each[name] != ranks[0][name]:
                     raise RuntimeError(f"ranks disagree on the {name}: {ranks[0][name]} and {each[name]}")
         self.placement, self.shard_map = [each["record"] for each in ranks], [each["shards"] for each in ranks]
-        self.folder = config.run_path()
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(self):

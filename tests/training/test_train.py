@@ -241,6 +241,27 @@ def test_auto_without_a_checkpoint_begins(run):
     assert metrics(folder)[0]["step"] == 1
 
 
+# train.py as Slurm's job 7, started anew or queued again, in a workspace whose runs/7 is there already.
+AS_A_JOB = """
+import os, config, train
+from pathlib import Path
+os.environ.update(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="{restarts}")
+config.HERE = Path({folder!r})
+train.main()
+"""
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_auto_takes_only_what_the_same_job_left(text_file, tmp_path, restarts):
+    """Job ids begin at 1 again on a new cluster: what another job 7 left is set aside, and kept."""
+    flags = (*SMALL, "--text", text_file, "--checkpoint-every", 2, "--resume", "auto")
+    succeed(*flags, "--steps", 4, program=AS_A_JOB.format(restarts=0, folder=str(tmp_path)))
+    (second,) = succeed(*flags, "--steps", 6, program=AS_A_JOB.format(restarts=restarts, folder=str(tmp_path)))
+    assert ("resumed from" in second.stdout) == (restarts == 1)
+    assert [line["step"] for line in metrics(tmp_path / "runs" / "7")] == [1, 2, 3, 4, 5, 6]
+    assert (tmp_path / "runs" / "7-earlier-1" / "metrics.jsonl").exists() == (restarts == 0)
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 75)])
 def test_a_signal_to_one_rank_saves_on_all(run, name, code):
     program = STOPS.replace("SIGTERM", name).format(step=7)
