@@ -1,0 +1,60 @@
+"""The lessons of workspace/README.md, as what a student types and what the page promises to be printed."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WORKSPACE = Path(__file__).parents[1] / "workspace"
+PAGE = WORKSPACE / "README.md"
+
+# What a promised line may differ in: left-out text, a drawing, a number with a point or in percent, spaces.
+FREE = re.compile(r"(?P<text>\.\.\.)|(?P<drawing>\[[^]]{20,}\])|(?P<number>\d[\d,]*\.\d+%?|\d[\d,]*%)|(?P<space>\s+)")
+INSTEAD = {"text": ".*", "drawing": r"\[.*\]", "number": r"[\d.,]+%?", "space": r"\s+"}
+
+
+@dataclass
+class Command:
+    typed: str
+    may_fail: bool = False
+    promised: list[str] = field(default_factory=list)
+
+    def broken_promises(self, printed: str) -> list[str]:
+        """The promised lines that no line of what was printed matches."""
+        lines = [line.strip() for line in printed.splitlines()]
+        return [each for each in self.promised if not any(pattern(each).fullmatch(line) for line in lines)]
+
+
+@dataclass
+class Lesson:
+    title: str
+    text: str
+    commands: list[Command]
+
+
+def pattern(promise: str) -> re.Pattern:
+    """What matches a promised line: itself, but for what is FREE."""
+    found, end = [], 0
+    promise = re.sub(r"\s*\.\.\.\s*", "...", promise.strip())  # text left out is left out with its spaces
+    for match in FREE.finditer(promise):
+        found += [re.escape(promise[end : match.start()]), INSTEAD[match.lastgroup]]
+        end = match.end()
+    return re.compile("".join(found) + re.escape(promise[end:]))
+
+
+def read(page: str) -> list[Lesson]:
+    """The introduction, which is the first, and the numbered lessons; from the text of the page."""
+    parts = re.split(r"^## (.*)\n", page, flags=re.MULTILINE)
+    lessons = [Lesson(title, text, commands(text)) for title, text in zip(parts[1::2], parts[2::2], strict=True)]
+    return [lesson for lesson in lessons if lesson.commands]
+
+
+def commands(text: str) -> list[Command]:
+    """Those of the blocks marked `console`: a line after a `$`, and what it prints. In `console break` it may fail."""
+    found = []
+    for mark, block in re.findall(r"^```console( break)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append(Command(line.removeprefix("$ "), may_fail=bool(mark)))
+            elif line.strip(" .") and not line.startswith("$ "):
+                found[-1].promised.append(line)
+    return found
