@@ -55,6 +55,6 @@ def commands(text: str) -> list[Command]:
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append(Command(line.removeprefix("$ "), may_fail=bool(mark)))
-            elif line.strip(" .") and not line.startswith("$ "):
+            elif line.strip(" ."):
                 found[-1].promised.append(line)
     return found

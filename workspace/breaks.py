@@ -1,7 +1,7 @@
 """The classic mistakes of parallel training, to be made on purpose: `train.py --break missing-f`.
 
-Each is a sentence, the place it goes to, and what stands there instead. The lessons in README.md show what each does;
-the tests prove that the checks find it.
+Each is a sentence, the place it goes to, and what stands there instead. The lessons in README.md show what some do; the
+tests prove that the checks find each.
 """
 
 import importlib

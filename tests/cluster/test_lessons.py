@@ -1,4 +1,7 @@
-"""Every command of workspace/README.md, typed as alice, prints what the page promises."""
+"""Every command of workspace/README.md, typed as alice, prints what the page promises.
+
+In order: later lessons show runs of earlier ones.
+"""
 
 import re
 import secrets

@@ -15,7 +15,7 @@ WIDTH = 84
 def main():
     for name, folder, _ in find(sys.argv[1:] or sys.exit("name a run: python3 -m lessons.lanes tp")):
         if not (folder / "timeline.json").exists():
-            sys.exit(f"{name} recorded no step: run it with --profile-step 10")
+            sys.exit(f"{name} recorded no step: run it with --profile-step 11")
         timeline = json.loads((folder / "timeline.json").read_text())
         ranks = timeline["ranks"]
         first = min(rank["spans"][0][1] for rank in ranks)
