@@ -5,6 +5,7 @@ import re
 import pytest
 
 import env
+from config import Config
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
 SRUN = {
@@ -59,3 +60,47 @@ def test_torchrun_inside_srun():
 def test_mistakes(environ, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         env.read(environ)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "nccl", "backend"),
+    [
+        ("auto", ["a", "b"], True, "nccl"),
+        ("nccl", ["a", "b"], True, "nccl"),
+        ("gloo", ["a", "b"], True, "gloo"),
+        ("auto", ["a", ""], True, "gloo"),
+        ("auto", ["a", "a"], True, "gloo"),
+        ("auto", ["a", "b"], False, "gloo"),
+        ("auto", [""], False, "gloo"),
+    ],
+)
+def test_auto_is_nccl_only_where_every_rank_has_a_gpu_of_its_own(wanted, gpus, nccl, backend):
+    assert env.choose_backend(wanted, gpus, nccl) == backend
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nccl", "message"),
+    [
+        (["a", ""], True, "rank 1 sees none"),
+        (["a", "b", "a"], True, "ranks 0 and 2 share one"),
+        (["a", "b"], False, "no NCCL"),
+    ],
+)
+def test_nccl_that_cannot_be_had(gpus, nccl, message):
+    with pytest.raises(env.BackendError, match=message):
+        env.choose_backend("nccl", gpus, nccl)
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "begins"),
+    [
+        (SRUN, {}, True),
+        (SRUN, {"resume": "auto"}, True),
+        (SRUN | {"SLURM_RESTART_COUNT": "1"}, {"resume": "auto"}, False),
+        (SRUN, {"resume": "runs/3/checkpoints/step-000010.json"}, False),
+        (SRUN, {"run_dir": "mine", "resume": "auto"}, False),
+        ({}, {"resume": "auto"}, False),
+    ],
+)
+def test_a_job_begins_unless_it_was_queued_again_or_is_told_what_to_resume(environ, flags, begins):
+    assert env.begins(env.read(environ), Config(**flags)) == begins
