@@ -26,7 +26,7 @@ SEEDS = (1337, 1, 2, 3, 4)
 # nanoGPT's settings for a CPU: config/train_shakespeare_char.py with the flags of its README.
 NANOGPT = (
     "--model nanogpt --steps 2000 --batch-size 12 --optimizer adamw --lr 1e-3 --warmup 100 --decay cosine "
-    "--final-lr 0.1 --eval-every 100"
+    "--final-lr 0.1 --eval-every 20"
 )
 OURS = "--eval-every 10"
 
@@ -156,14 +156,15 @@ def ratios(outcomes: dict[str, list[Outcome]]) -> list[str]:
     """What the figures say, as ratios of medians within this run."""
     speed = {name: median(outcome.tokens_per_s for outcome in found) for name, found in outcomes.items()}
     seconds = {name: median(outcome.seconds for outcome in found) for name, found in outcomes.items()}
-    best = min((DDP, TP), key=seconds.get)
-    bound = "" if all(outcome.reached for outcome in outcomes[ONE]) else "at least "
+    reached = {name: all(outcome.reached for outcome in found) for name, found in outcomes.items()}
+    best = min((DDP, TP), key=lambda name: (not reached[name], seconds[name]))
+    times = f"{'' if reached[ONE] else 'at least '}{seconds[ONE] / seconds[best]:.1f}"
     return [
         f"tokens/s, tp over 2 nodes / 1 process with 2 threads: {speed[TP] / speed[TWO]:.2f}",
         f"tokens/s, ddp over 2 nodes / twice 1 process with 1 thread: {speed[DDP] / 2 / speed[SINGLE]:.2f} on the same "
         f"batch, {speed[DOUBLE] / 2 / speed[SINGLE]:.2f} with a batch of that size on each rank",
         f"seconds to {LOSS}, nanoGPT's settings in 1 process with 2 threads / {best}: "
-        f"{bound}{seconds[ONE] / seconds[best]:.1f}",
+        f"{times if reached[best] else 'not reached'}",
     ]
 
 

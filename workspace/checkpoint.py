@@ -81,7 +81,7 @@ def save(folder, config, text, step, losses, shards, optimizer):
             "files": {f"{stem.name}-rank-{writer}.pt": digest for writer, digest in enumerate(sums) if digest},
         }
         write(path, lambda temporary: temporary.write_text(json.dumps(record, indent=2) + "\n"))
-        for old in sorted(folder.glob("step-*.json"))[:-KEPT]:
+        for old in by_step(folder)[:-KEPT]:
             remove(old)
     return path
 
@@ -93,6 +93,24 @@ def write(path, content):
     digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
     os.replace(temporary, path)
     return digest
+
+
+def by_step(folder):
+    """The checkpoints in a folder, the oldest first."""
+    return sorted(folder.glob("step-*.json"), key=step_of)
+
+
+def step_of(path):
+    return int(path.name.split(".")[0].split("-")[1])
+
+
+def drop_after(folder, step):
+    """Remove what an earlier run of the folder left behind this step, and what was never finished."""
+    for file in folder.glob("step-*"):
+        if step_of(file) > step:
+            file.unlink()
+    for file in folder.glob(".step-*"):
+        file.unlink()
 
 
 def remove(path):
@@ -117,7 +135,7 @@ def load(wanted, folder, config, text):
     if wanted != "auto":
         return fitting(read(Path(wanted)), config, text), []
     passed_over = []
-    for path in sorted(folder.glob("step-*.json"), reverse=True):
+    for path in reversed(by_step(folder)):
         try:
             return fitting(read(path), config, text), passed_over
         except Unusable as error:
@@ -156,7 +174,7 @@ def read(path):
 
 
 def fitting(checkpoint, config, text):
-    """The checkpoint, if it is of the run's model and text and has steps to go. ValueError if not."""
+    """The checkpoint, if it is of the run's model and text and not beyond its steps. ValueError if not."""
     path, theirs = checkpoint["path"], checkpoint["config"]
     for name in FIXED:
         if theirs[name] != getattr(config, name):
@@ -165,7 +183,7 @@ def fitting(checkpoint, config, text):
         raise Unusable(
             f"{path} was trained on the text {checkpoint['text_sha256'][:12]}..., this run has {text.sha256[:12]}..."
         )
-    if checkpoint["step"] >= config.steps:
+    if checkpoint["step"] > config.steps:
         raise ValueError(f"{path} is at step {checkpoint['step']}, and this run ends at --steps {config.steps}")
     return checkpoint
 

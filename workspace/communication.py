@@ -1,10 +1,11 @@
-"""The collectives, and the sends and receives of a pipeline, counted and timed: every byte between ranks, while a model
-trains, goes through here.
+"""The collectives, and the sends and receives of a pipeline, counted and timed: what goes between ranks while a model
+trains, but for the flag of signals.py.
 
 A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
 with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over.
 """
 
+import math
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -80,11 +81,14 @@ def all_gather(tensor, sizes, kind, group=None, rounded=False):
     group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
     with counted(f"{kind} all_gather", group):
         if by_socket(tensor):
-            width = sent[0].numel()
+            width = math.prod(sent.shape[1:])
             parts = connections(group).exchange([sent.view(-1)] * len(sizes), [size * width for size in sizes])
         else:
-            parts = [sent.new_empty(size, *sent.shape[1:]) for size in sizes]
-            dist.all_gather(parts, sent, group)
+            longest = sent.new_zeros(max(sizes), *sent.shape[1:])  # the backend takes equal shapes only
+            longest[: len(sent)] = sent
+            parts = [torch.empty_like(longest) for _ in sizes]
+            dist.all_gather(parts, longest, group)
+            parts = [part[:size] for part, size in zip(parts, sizes, strict=True)]
     return torch.cat([part.view(-1, *sent.shape[1:]) for part in parts]).to(tensor.dtype)
 
 

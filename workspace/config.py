@@ -28,13 +28,13 @@ class Config:
     )
     accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
     microbatches: int = knob(4, "pp: pieces of a batch that are under way in the pipeline")
-    bucket_mb: float = knob(1.0, "ddp: MB of gradients that travel together")
+    bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients that travel together")
     all_reduce: str = knob(
         "socket",
-        "how tp sums on CPUs: socket: in one thread over TCP, as sockets.py does; backend: as torch.distributed does",
+        "how tp, ddp and hybrid sum on CPUs: socket: in one thread over TCP, as sockets.py does; backend: by torch",
         ("socket", "backend"),
     )
-    wire: str = knob("float32", "precision of what travels between ranks in every step", ("float32", "bfloat16"))
+    wire: str = knob("float32", "tp, ddp, hybrid: precision of what travels in every step", ("float32", "bfloat16"))
 
     # The model: nanoGPT's size for a CPU.
     model: str = knob("gpt", "gpt: model.py; nanogpt: nanoGPT's own, to be compared with", ("gpt", "nanogpt"))
@@ -97,6 +97,8 @@ class Config:
             raise ValueError(
                 f"--channels {self.channels} over --heads {self.heads} is {each}: rotary positions need pairs"
             )
+        if self.accumulate > self.batch_size:
+            raise ValueError(f"--accumulate {self.accumulate} is more than the {self.batch_size} of --batch-size")
         for name in ("lr", "muon_lr"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{flag(name)} must be above 0 and finite, got {getattr(self, name)}")

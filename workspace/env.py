@@ -29,6 +29,7 @@ class Env:
     slurmd_nodename: str | None
     job_id: str | None
     restarts: int = 0  # how often Slurm has queued the job again
+    step: str | None = None  # number of the job's step: 0 is its first srun
 
     def record(self, shard):
         """What the first line of a rank says: who it is, where it runs, what part of the model it holds."""
@@ -74,6 +75,7 @@ def read(environ=os.environ):
         slurmd_nodename=environ.get("SLURMD_NODENAME"),
         job_id=environ.get("SLURM_JOB_ID"),
         restarts=int(environ.get("SLURM_RESTART_COUNT", 0)),
+        step=environ.get(STEP),
     )
 
 
@@ -93,11 +95,12 @@ def announce(record):
 
 
 def begins(env, config):
-    """Whether a run with `resume` auto or none begins anew: a job of Slurm's that was not queued again.
+    """Whether a run with `resume` auto or none begins anew: the first step of a job that was not queued again.
 
     What is in its folder then is of another job: job ids begin at 1 again with every cluster.
     """
-    return env.job_id is not None and env.restarts == 0 and not config.run_dir and config.resume in ("", "auto")
+    first = env.job_id is not None and env.restarts == 0 and env.step in (None, "0")
+    return first and not config.run_dir and config.resume in ("", "auto")
 
 
 def set_aside(folder):

@@ -28,7 +28,9 @@ class Journal:
         """Drop the lines that a resumed run writes again, all of them if it starts anew."""
         lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
         whole = [line for line in lines if line.endswith("}")]
-        self.metrics.write_text("".join(f"{line}\n" for line in whole if json.loads(line)["step"] <= step))
+        temporary = self.folder / ".metrics.jsonl"
+        temporary.write_text("".join(f"{line}\n" for line in whole if json.loads(line)["step"] <= step))
+        temporary.replace(self.metrics)
 
     def stepped(self, loss, tokens, train_s, communication_s):
         """Count an optimiser step; a step of 0 seconds has only its loss count."""
@@ -71,11 +73,16 @@ class Journal:
         self.losses, self.recent, self.carried = [], dict.fromkeys(self.recent, 0), (0.0, 0)
         return train_loss
 
+    def last_train_loss(self):
+        """The training loss of the last line: of a run that was resumed at its end."""
+        return json.loads(self.metrics.read_text().splitlines()[-1])["train_loss"]
+
     def figures(self):
-        """Throughput since this process began: after --resume, of the steps since."""
+        """Throughput since this process began: after --resume, of the steps since; 0 if there was none."""
+        train_s = self.total["train_s"] or float("inf")
         return {
-            "tokens_per_s": self.total["tokens"] / self.total["train_s"],
-            "communication_share": self.total["communication_s"] / self.total["train_s"],
+            "tokens_per_s": self.total["tokens"] / train_s,
+            "communication_share": self.total["communication_s"] / train_s,
             "communication_s": self.total["communication_s"],
             "elapsed_s": time.perf_counter() - self.started,
         }

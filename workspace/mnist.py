@@ -37,7 +37,9 @@ def main():
         if config.batch_size > len(digits.labels("train")):
             raise ValueError(f"--batch-size {config.batch_size} is more than the {len(digits.labels('train'))} images")
         resumed, passed_over = None, []
-        if config.resume == "auto" and not environment.begins(env, config):
+        # A job that was queued again has come further than the checkpoint that it was told to begin with.
+        own = env.restarts and any(config.run_path().glob("epoch-*.pt"))
+        if own or (config.resume == "auto" and not environment.begins(env, config)):
             resumed, passed_over = checkpoint.newest(config.run_path(), config, digits)
         elif config.resume not in ("", "auto"):
             resumed = checkpoint.load(Path(config.resume), config, digits)

@@ -48,7 +48,10 @@ def load(file, config, digits):
 
 
 def newest(folder, config, digits):
-    """The newest checkpoint in a run's folder that fits, None if there is none; and why newer ones do not."""
+    """The newest checkpoint in a run's folder that fits, None if there is none; and why newer ones do not.
+
+    ValueError if there are some, and none fits.
+    """
     passed_over = []
     for epoch in range(config.epochs, 0, -1):
         if path(folder, epoch).exists():
@@ -56,7 +59,11 @@ def newest(folder, config, digits):
                 return load(path(folder, epoch), config, digits), passed_over
             except ValueError as error:
                 passed_over.append(str(error))
-    return None, passed_over
+    if passed_over:
+        raise ValueError(
+            "\n".join([f"no checkpoint in {folder} can be used; move it away to begin anew:", *passed_over])
+        )
+    return None, []
 
 
 def drop_after(folder, epoch):

@@ -1,6 +1,6 @@
 """What Slurm tells a job before it ends it, and what the job makes of it.
 
-SIGUSR1   time is nearly over (`#SBATCH --signal=USR1@30`, or scancel --signal=USR1): save, requeue, end
+SIGUSR1   time is nearly over (`#SBATCH --signal=B:USR1@60`, or scancel --signal=USR1): save, requeue, end
 SIGTERM   preempted, cancelled or out of time: save and end; if it is to go on, Slurm requeues it by itself
 """
 
@@ -43,5 +43,8 @@ def requeue(job_id):
     if not job_id:
         return "there is no Slurm job to requeue: start it again with --resume auto"
     command = ["scontrol", "requeue", job_id]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"`{' '.join(command)}` failed: {error}"
     return f"`{' '.join(command)}` failed: {done.stderr.strip()}" if done.returncode else ""

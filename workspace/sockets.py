@@ -31,7 +31,10 @@ class Peers:
             while len(self.sockets) < self.size - 1:
                 connection, _ = server.accept()
                 connection.settimeout(timeout)
-                self.sockets[int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")] = connection
+                said = connection.recv(4, socket.MSG_WAITALL)
+                peer = int.from_bytes(said, "big")
+                if len(said) == 4 and self.rank < peer < self.size:  # not a stranger who tries ports
+                    self.sockets[peer] = connection
         for connection in self.sockets.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)

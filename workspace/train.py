@@ -12,6 +12,7 @@ import sys
 import time
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 import torch
 
@@ -31,6 +32,7 @@ from sharding import local
 
 
 def main():
+    interruption = signals.Interruption()  # from the start: a signal is not lost while the ranks meet
     try:
         config = configuration.parse()
         env = environment.read()
@@ -43,7 +45,10 @@ def main():
         batches = TextData(text.content, text.symbols, config)
         resumed, passed_over = None, []
         if config.resume and not environment.begins(env, config):
-            resumed, passed_over = checkpoint.load(config.resume, config.run_path() / "checkpoints", config, text)
+            folder = config.run_path() / "checkpoints"
+            # A job that was queued again has come further than the checkpoint that it was told to begin with.
+            own = env.restarts and checkpoint.by_step(folder)
+            resumed, passed_over = checkpoint.load("auto" if own else config.resume, folder, config, text)
     except ValueError as error:
         sys.exit(f"train.py: error: {error}")
     shard = strategy.shard_description(config, len(text.symbols), env.rank, env.world_size)
@@ -55,7 +60,7 @@ def main():
     communication.configure(config)
     try:
         with environment.process_group(env, config.backend, config.timeout) as device:
-            Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
+            Run(config, env, device, strategy, text, batches, resumed, env.record(shard), interruption).run()
     except environment.BackendError as error:
         sys.exit(f"train.py: error: {error}")
 
@@ -63,11 +68,11 @@ def main():
 class Run:
     """The state of a training run on one rank."""
 
-    def __init__(self, config, env, device, strategy, text, batches, resumed, record):
+    def __init__(self, config, env, device, strategy, text, batches, resumed, record, interruption):
         self.config, self.env, self.device, self.strategy = config, env, device, strategy
         self.text, self.batches, self.resumed = text, batches, resumed
         self.chief = env.rank == 0  # the rank that writes
-        self.interruption = signals.Interruption()
+        self.interruption = interruption
         self.first_step = resumed["step"] if resumed else 0
         self.model = strategy.prepare(build(config, len(text.symbols)).to(device), config)
         self.shards = strategy.shards(self.model)
@@ -75,8 +80,8 @@ class Run:
         if resumed:
             checkpoint.restore(resumed, self.shards, self.optimizer)
         self.folder = config.run_path()
-        if self.chief and environment.begins(env, config):
-            environment.set_aside(self.folder)
+        if self.chief:
+            self.make_folder()
         places = {name: shard.record() for name, shard in self.shards.items()}
         agree = {"text": text.sha256, "config": dataclasses.asdict(config), "first step": self.first_step}
         ranks = environment.gather({"record": record, "shards": places, **agree})
@@ -85,13 +90,23 @@ class Run:
                 if each[name] != ranks[0][name]:
                     raise RuntimeError(f"ranks disagree on the {name}: {ranks[0][name]} and {each[name]}")
         self.placement, self.shard_map = [each["record"] for each in ranks], [each["shards"] for each in ranks]
+
+    def make_folder(self):
+        """The run's folder, without what an earlier run left in it that is not part of this one."""
+        if environment.begins(self.env, self.config):
+            environment.set_aside(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.drop_after(self.folder / "checkpoints", self.first_step)
+        (self.folder / "summary.json").unlink(missing_ok=True)
+        if self.first_step == 0:
+            (self.folder / "timeline.json").unlink(missing_ok=True)
 
     def run(self):
         config = self.config
         if self.chief:
             self.say_what_runs()
         carried = self.resumed["losses"] if self.resumed else (0.0, 0)
+        saved, collectives, val_loss = self.resumed and Path(self.resumed["path"]), {}, None
         journal = Journal(self.folder, config, self.chief, self.first_step, carried)
         for step in range(self.first_step + 1, config.steps + 1):
             self.interruption.ask()
@@ -108,6 +123,8 @@ class Run:
                 saved = self.save(step, journal)
             if signal and not last:
                 self.leave(signal, step, saved)
+        if self.first_step == config.steps:  # interrupted between the last step and the end
+            val_loss, train_loss = self.evaluate(), journal.last_train_loss()
         if self.chief:
             self.finish(journal, saved, collectives, train_loss, val_loss)
 
@@ -162,6 +179,7 @@ class Run:
         if self.chief:
             failure = signals.requeue(self.env.job_id) if signal == signals.REQUEUE else ""
             print(f"{signals.NAMES[signal]} at step {step}: saved {saved}{failure and '; ' + failure}", flush=True)
+        environment.gather(None)  # together: srun ends the others as soon as one has left
         sys.exit(signals.STATUS[signal])
 
     def say_what_runs(self):

@@ -96,6 +96,7 @@ def test_nccl_that_cannot_be_had(gpus, nccl, message):
     [
         (SRUN, {}, True),
         (SRUN, {"resume": "auto"}, True),
+        (SRUN | {"SLURM_STEP_ID": "1"}, {"resume": "auto"}, False),
         (SRUN | {"SLURM_RESTART_COUNT": "1"}, {"resume": "auto"}, False),
         (SRUN, {"resume": "runs/3/checkpoints/step-000010.json"}, False),
         (SRUN, {"run_dir": "mine", "resume": "auto"}, False),

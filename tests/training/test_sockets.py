@@ -36,6 +36,12 @@ def reduce_all(rank, world_size):
     large = torch.randn(SHAPES["large"], generator=torch.Generator().manual_seed(rank))
     found["rounded"] = communication.all_reduce(large, "forward", rounded=True)
     found["exact"] = communication.all_reduce(large, "forward")
+    for transport in ("socket", "backend"):
+        communication.configure(Config(all_reduce=transport))
+        sizes = [2, 0, 3][:world_size]
+        share = torch.full((sizes[rank], 4), float(rank))
+        found["gathered", transport] = communication.all_gather(share, sizes, "optimizer")
+    communication.configure(Config())
     pair = dist.new_group([0, world_size - 1])
     if rank in (0, world_size - 1):
         found["pair"] = communication.all_reduce(torch.tensor(rank + 1.0), "forward", group=pair)
@@ -54,6 +60,13 @@ def test_each_rank_has_the_sum_and_the_maximum(ranks):
         for rank in ranks:
             torch.testing.assert_close(rank[name, "sum"], stacked.sum(0), rtol=tolerance, atol=tolerance)
             torch.testing.assert_close(rank[name, "max"], stacked.amax(0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("transport", ["socket", "backend"])
+def test_unequal_shares_are_gathered_in_the_order_of_ranks(ranks, transport):
+    expected = [0.0] * 2 + [2.0] * 3 * (len(ranks) == 3)
+    for rank in ranks:
+        assert rank["gathered", transport].tolist() == [[value] * 4 for value in expected]
 
 
 def test_ranks_agree_to_the_bit(ranks):

@@ -186,6 +186,7 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
         (["--backend", "nccl"], 1, "--backend nccl needs a GPU for each rank, and rank 0 sees none"),
         (["--channels", 30], 1, "--channels 30 is not a multiple of --heads 4"),
         (["--channels", 36, "--heads", 4], 1, "9 channels a head, an odd number"),
+        (["--accumulate", 5], 1, "--accumulate 5 is more than the 4 of --batch-size"),
         (["--steps", 0], 1, "--steps must be at least 1, got 0"),
         (["--text", "/no/such/file"], 1, "cannot read the text /no/such/file"),
         (["--block-size", 5000], 1, "--block-size 5000 needs a longer text"),
@@ -206,8 +207,8 @@ def test_checkpoints_that_do_not_fit(run):
     path = newest(folder)
     _, (other,) = run("other", "--layers", 1, "--resume", path, how=train)
     assert "has layers 2, but this run has 1" in other.stderr
-    _, (done,) = run("done", "--steps", 3, "--resume", path, how=train)
-    assert "is at step 3, and this run ends at --steps 3" in done.stderr
+    _, (done,) = run("done", "--steps", 2, "--resume", path, how=train)
+    assert "is at step 3, and this run ends at --steps 2" in done.stderr
     file = path.with_name("step-000003-rank-0.pt")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     _, (broken,) = run("broken", "--resume", path, how=train)
@@ -234,6 +235,36 @@ def test_auto_takes_the_checkpoint_before_a_damaged_one(run, damage):
         path.write_text("{}")
     _, ranks = run("run", *flags, "--steps", 14, "--resume", "auto", world_size=2, how=train)
     assert "can be used; move it away to begin anew" in ranks[0].stderr
+
+
+def test_a_run_that_was_stopped_at_its_end_is_finished(run):
+    """Requeued after its last step, while it wrote its sample: only the end is done again."""
+    flags = ("--steps", 4, "--parallel", "ddp")
+    folder, _ = run("run", *flags, world_size=2)
+    expected = json.loads((folder / "summary.json").read_text())
+    run("run", *flags, "--resume", "auto", world_size=2)
+    found = json.loads((folder / "summary.json").read_text())
+    for name in ("train_loss", "val_loss", "sample", "steps"):
+        assert found[name] == expected[name]
+    assert found["tokens_per_s"] == 0
+
+
+def test_a_shorter_run_in_the_same_folder_leaves_nothing_of_the_longer(run):
+    run("run", "--steps", 6, "--checkpoint-every", 2)
+    folder, _ = run("run", "--steps", 3)
+    assert [path.name for path in folder.glob("checkpoints/*.json")] == ["step-000003.json"]
+    assert metrics(folder)[-1]["step"] == 3
+
+
+def test_a_job_that_was_queued_again_goes_on_from_its_own_checkpoint(run, text_file, tmp_path):
+    """Not from the one that it was told to begin with."""
+    first, _ = run("first", "--steps", 3)
+    program = AS_A_JOB.format(restarts="{restarts}", folder=str(tmp_path))
+    flags = (*SMALL, "--text", text_file, "--checkpoint-every", 2, "--resume", newest(first))
+    (begun,) = succeed(*flags, "--steps", 8, program=program.format(restarts=0))
+    assert "at step 3" in begun.stdout
+    (again,) = succeed(*flags, "--steps", 9, program=program.format(restarts=1))
+    assert "step-000008.json at step 8" in again.stdout
 
 
 def test_auto_without_a_checkpoint_begins(run):
