@@ -16,6 +16,7 @@ LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
+LEAVE_TAKING = 20  # sums before the ranks part: some milliseconds
 STEP = "SLURM_STEP_ID"  # srun sets it for the processes it starts; a batch script has the names above, but not this one
 
 
@@ -136,11 +137,12 @@ def process_group(env, backend, timeout):
     store = dist.PrefixStore("ranks", store)
     dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
     yield device
-    # Rank 0 holds the store: it must not leave first. Not by barrier(): when gloo's is over, its thread frees earlier
-    # tensors, for which it needs Python's lock; destroy_process_group holds that and waits for the thread, so that now
-    # and then a rank hung. `end` is freed here, after both.
+    # Rank 0 holds the store: it must not leave first. Not by barrier(), and not once: gloo's threads free the tensors of
+    # earlier collectives late, for which they need Python's lock; destroy_process_group holds that and waits for the
+    # threads, so that now and then a rank hung. Waiting for a sum lets them have it, and `end` is freed after all.
     end = torch.zeros(1)
-    dist.all_reduce(end)
+    for _ in range(LEAVE_TAKING):
+        dist.all_reduce(end)
     dist.destroy_process_group()
 
 

@@ -7,29 +7,35 @@ SIGTERM   preempted, cancelled or out of time: save and end; if it is to go on, 
 import signal
 import subprocess
 
-import torch
-import torch.distributed as dist
-
 REQUEUE = signal.SIGUSR1
 NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGUSR1: "SIGUSR1"}
 STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 75}  # exit status: 128 + the signal's number; EX_TEMPFAIL of sysexits.h
 
 
+received = 0  # the first signal that this rank got
+
+
+def listen():
+    """From now on remember a signal instead of dying of it. It imports nothing: torch takes seconds to import."""
+    for number in NAMES:
+        signal.signal(number, remember)
+
+
+def remember(number, _):
+    # USR1 comes first and says more: the TERM that may follow at the time limit does not take its place.
+    global received
+    received = received or number
+
+
 class Interruption:
     """Learns of a signal on any rank, on every rank after the same step, so that all save the same step."""
 
-    def __init__(self):
-        self.received = 0
-        for number in NAMES:
-            signal.signal(number, self.receive)
-
-    def receive(self, number, _):
-        # USR1 comes first and says more: the TERM that may follow at the time limit does not take its place.
-        self.received = self.received or number
-
     def ask(self):
         """Begin to tell the others what was received; it goes on while the step computes."""
-        self.flag = torch.tensor([self.received])
+        import torch
+        import torch.distributed as dist
+
+        self.flag = torch.tensor([received])
         self.work = dist.all_reduce(self.flag, dist.ReduceOp.MAX, async_op=True)
 
     def answer(self):

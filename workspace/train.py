@@ -6,6 +6,11 @@
 Every rank runs the same loop; what rank 0 alone does stands under `chief`.
 """
 
+import signals
+
+if __name__ == "__main__":
+    signals.listen()  # before all else: until then a signal of Slurm's ends the process
+
 import dataclasses
 import math
 import sys
@@ -22,7 +27,6 @@ import communication
 import config as configuration
 import data
 import env as environment
-import signals
 import timeline
 from batches import TextData
 from journal import Journal, communicated
@@ -32,7 +36,7 @@ from sharding import local
 
 
 def main():
-    interruption = signals.Interruption()  # from the start: a signal is not lost while the ranks meet
+    signals.listen()
     try:
         config = configuration.parse()
         env = environment.read()
@@ -60,7 +64,7 @@ def main():
     communication.configure(config)
     try:
         with environment.process_group(env, config.backend, config.timeout) as device:
-            Run(config, env, device, strategy, text, batches, resumed, env.record(shard), interruption).run()
+            Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
     except environment.BackendError as error:
         sys.exit(f"train.py: error: {error}")
 
@@ -68,11 +72,11 @@ def main():
 class Run:
     """The state of a training run on one rank."""
 
-    def __init__(self, config, env, device, strategy, text, batches, resumed, record, interruption):
+    def __init__(self, config, env, device, strategy, text, batches, resumed, record):
         self.config, self.env, self.device, self.strategy = config, env, device, strategy
         self.text, self.batches, self.resumed = text, batches, resumed
         self.chief = env.rank == 0  # the rank that writes
-        self.interruption = interruption
+        self.interruption = signals.Interruption()
         self.first_step = resumed["step"] if resumed else 0
         self.model = strategy.prepare(build(config, len(text.symbols)).to(device), config)
         self.shards = strategy.shards(self.model)
