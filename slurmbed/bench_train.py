@@ -26,7 +26,7 @@ SEEDS = (1337, 1, 2, 3, 4)
 # nanoGPT's settings for a CPU: config/train_shakespeare_char.py with the flags of its README.
 NANOGPT = (
     "--model nanogpt --steps 2000 --batch-size 12 --optimizer adamw --lr 1e-3 --warmup 100 --decay cosine "
-    "--final-lr 0.1 --eval-every 20"
+    "--final-lr 0.1 --eval-every 50"
 )
 OURS = "--eval-every 10"
 

@@ -137,7 +137,7 @@ def process_group(env, backend, timeout):
     store = dist.PrefixStore("ranks", store)
     dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
     yield device
-    # Rank 0 holds the store: it must not leave first. Not by barrier(), and not once: gloo's threads free the tensors of
+    # Rank 0 holds the store: it must not leave first. Not by barrier(), and not once: gloo's threads free tensors of
     # earlier collectives late, for which they need Python's lock; destroy_process_group holds that and waits for the
     # threads, so that now and then a rank hung. Waiting for a sum lets them have it, and `end` is freed after all.
     end = torch.zeros(1)
