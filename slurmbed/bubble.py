@@ -1,7 +1,6 @@
 """`make bubble`: the stages of a pipeline at work and waiting, measured by a job on the cluster and drawn."""
 
 import json
-import shlex
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -9,7 +8,7 @@ from rich.console import Console
 
 from slurmbed import parse, slurm
 from slurmbed.cluster import Cluster
-from slurmbed.training import Run, check_alone, follow
+from slurmbed.training import check_alone, complete, described
 
 COLORS = {"forward": "#9bb8d3", "backward": "#1f4e79"}
 IDLE = "#f3e3d0"
@@ -21,19 +20,9 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
     Raises:
         JobFailed: with state, exit code and last log lines.
     """
-    workspace = cluster.workspace()
-    check_alone(cluster.name, workspace)
-    words = ["--hold", f"--nodes={nodes}", "jobs/bubble.sbatch"]
-    job_id = cluster.slurm.submit(*words)
-    console.print(f"submitted job {job_id}: sbatch {shlex.join(words[1:])}")
-    files = Run(workspace, job_id)
-    files.set_earlier_aside()
-    cluster.slurm.release(job_id)
-    job, layout = follow(cluster.slurm, files, console)
-    if job.state != "COMPLETED":
-        raise slurm.failure(job, files.log(), str(files.log_file))
-    layout = layout or cluster.slurm.accounted_layout(job_id)
-    slurm.require_separate_nodes(slurm.placement(parse.parse_ranks(files.log()), layout, job_id))
+    check_alone(cluster.name, cluster.workspace())
+    files, layout = complete(cluster, console, [f"--nodes={nodes}", "jobs/bubble.sbatch"], described)
+    slurm.require_separate_nodes(slurm.placement(parse.parse_ranks(files.log()), layout, files.job_id))
     found = json.loads((files.folder / "bubble.json").read_text())
     lines = [line for line in files.log().splitlines() if not line.startswith("{")]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -11,9 +11,8 @@ from rich.table import Table
 from slurmbed.cluster import Cluster
 from slurmbed.host import whole_number
 from slurmbed.plan import Settings
-from slurmbed.training import Run, check_alone
+from slurmbed.training import check_alone, complete, described
 
-TIMEOUT = 900  # seconds; the job's own time limit
 SHOWN = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 26)  # bytes: rows of the table; the plot has them all
 # Ticks of the axis.
 UNITS = [(1 << 10, "1 KiB"), (1 << 14, "16 KiB"), (1 << 18, "256 KiB"), (1 << 22, "4 MiB"), (1 << 26, "64 MiB")]
@@ -30,12 +29,7 @@ def main(args: argparse.Namespace) -> None:
         cluster = Cluster(Settings(name=cluster.name, nodes=str(max(2, cluster.compose.highest_node()))), cluster.say)
         cluster.up()
     check_alone(cluster.name, cluster.workspace())
-    job_id = cluster.slurm.submit("--hold", "jobs/collectives.sbatch", *words)
-    files = Run(cluster.workspace(), job_id)
-    files.set_earlier_aside()
-    cluster.slurm.release(job_id)
-    console.print(f"submitted job {job_id}: sbatch jobs/collectives.sbatch {' '.join(words)}")
-    cluster.slurm.wait_completed(job_id, TIMEOUT, log=files.log)
+    files, _ = complete(cluster, console, ["jobs/collectives.sbatch", *words], described)
     found = json.loads((files.folder / "collectives.json").read_text())
     console.print(table(found))
     console.print(f"plot: {draw(found, files.folder / 'collectives.png')}", soft_wrap=True)

@@ -34,21 +34,11 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
     console.print(f"{record['name']}: {record['train']:,} images to train on, {record['test']:,} to test")
     console.print(f"from {record['source']}", highlight=False)
     words = ["--epochs", epochs] if epochs else []
-    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", "jobs/mnist.sbatch", *words)
-    files = training.Run(workspace, job_id)
-    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} jobs/mnist.sbatch {' '.join(words)}")
-    try:
-        files.set_earlier_aside()
-        cluster.slurm.release(job_id)
-        job, tasks = training.follow(cluster.slurm, files, console, described)
-    except KeyboardInterrupt:
-        training.leave_or_cancel(cluster.slurm, job_id, console)
-        raise
-    if job.state != "COMPLETED":
-        raise slurm.failure(job, files.log(), str(files.log_file))
+    words = [f"--nodes={nodes}", "jobs/mnist.sbatch", *words]
+    files, tasks = training.complete(cluster, console, words, described)
     ranks = parse.parse_ranks(files.log())
-    layout = slurm.torchrun_layout(tasks or cluster.slurm.accounted_layout(job_id), ranks)
-    show(console, files.summary(), slurm.placement(ranks, layout, job_id))
+    layout = slurm.torchrun_layout(tasks, ranks)
+    show(console, files.summary(), slurm.placement(ranks, layout, files.job_id))
     return files.summary()
 
 

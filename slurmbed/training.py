@@ -143,22 +143,31 @@ def prepare(cluster: Cluster, console: Console, steps: str, text: str) -> list[s
 
 def run_job(cluster: Cluster, console: Console, parallel: str, nodes: int, words: list[str]) -> tuple[Run, Outcome]:
     """Submit a strategy's job, follow it to its end, and prove where its ranks ran. Raises as ``train``."""
-    script = f"jobs/{parallel}.sbatch"
-    job_id = cluster.slurm.submit("--hold", f"--nodes={nodes}", script, *words)
+    files, layout = complete(cluster, console, [f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *words], described)
+    placed = slurm.placement(parse.parse_ranks(files.log()), layout, files.job_id)
+    slurm.require_separate_nodes(placed)
+    return files, files.outcome(placed)
+
+
+def complete(cluster: Cluster, console: Console, words: list[str], describe: Describe) -> tuple[Run, dict[int, str]]:
+    """``sbatch WORDS``, followed to its end: the job's files, and the node of each of its tasks.
+
+    Raises:
+        JobFailed: with state, exit code and last log lines.
+    """
+    job_id = cluster.slurm.submit("--hold", *words)
     files = Run(cluster.workspace(), job_id)
-    console.print(f"submitted job {job_id}: sbatch --nodes={nodes} {script} {' '.join(words)}")
+    console.print(f"submitted job {job_id}: sbatch {' '.join(words)}")
     try:
         files.set_earlier_aside()
         cluster.slurm.release(job_id)
-        job, layout = follow(cluster.slurm, files, console, described)
+        job, layout = follow(cluster.slurm, files, console, describe)
     except KeyboardInterrupt:
         leave_or_cancel(cluster.slurm, job_id, console)
         raise
     if job.state != "COMPLETED":
         raise slurm.failure(job, files.log(), str(files.log_file))
-    placed = slurm.placement(parse.parse_ranks(files.log()), layout or cluster.slurm.accounted_layout(job_id), job_id)
-    slurm.require_separate_nodes(placed)
-    return files, files.outcome(placed)
+    return files, layout or cluster.slurm.accounted_layout(job_id)
 
 
 def follow(client: slurm.Slurm, files: Run, console: Console, describe: Describe) -> tuple[parse.Job, dict[int, str]]:

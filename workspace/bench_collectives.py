@@ -9,6 +9,7 @@ Sizes are nccl-tests' too: of the whole tensor, of which all_gather and reduce_s
 
 import argparse
 import json
+import select
 import shutil
 import socket
 import statistics
@@ -59,9 +60,11 @@ def iperf(env, options):
     command = ["iperf3", "--port", str(found[0])]
     if env.rank == 0 and shutil.which("iperf3"):
         words = [*command, "--server", "--one-off", "--forceflush"]
-        server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        while (line := server.stdout.readline()) and "listening" not in line:
-            pass
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0)  # unread lines stay where select sees them
+        # Ready, ended, or silent for too long: then the client says what it did not reach.
+        while select.select([server.stdout], [], [], TIMEOUT)[0] and (line := server.stdout.readline()):
+            if b"listening" in line:
+                break
     dist.barrier()
     dist.all_gather_object(found, iperf_client(command, env.master_addr, options) if env.rank == 1 else None)
     if server:

@@ -203,7 +203,7 @@ class Run:
         """The sample and the summary, by rank 0.
 
         The sample is of the whole model, put together from all ranks: what the checkpoint holds is what speaks, and it
-        needs no 2 L + 1 collectives for every character.
+        needs no L + 1 collectives for every character.
         """
         whole = build(self.config, len(self.text.symbols))
         whole.load_state_dict(checkpoint.read(saved)["state"]["parameter"])

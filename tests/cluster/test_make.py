@@ -94,6 +94,20 @@ def test_compare_runs_every_strategy_on_nodes_of_its_own_to_the_same_loss(cluste
     assert written.count("base64,") == len(table) + 2, "losses, a timeline of each, shard maps"
 
 
+def test_bubble_ends_with_a_table_and_a_picture(cluster):
+    done = make("bubble", f"NAME={NAME}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "idle: theory" in done.stdout
+    assert Path(done.stdout.split("picture: ")[1].strip()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_collectives_ends_with_a_table_and_a_plot(cluster):
+    done = make("bench-collectives", f"NAME={NAME}", "LARGEST=2048")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all_reduce by gloo" in done.stdout
+    assert Path(done.stdout.split("plot: ")[1].strip()).read_bytes().startswith(b"\x89PNG")
+
+
 def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, text):
     """Four heads over three ranks: the cluster grows for it, and the job refuses with both numbers."""
     try:
