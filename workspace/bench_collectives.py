@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 import env as environment
+import rendezvous
 from config import Config
 from sockets import Peers, reduced
 
@@ -160,7 +161,7 @@ def main():
     except ValueError as error:
         sys.exit(f"bench_collectives.py: error: {error}")
     environment.announce(env.record("collectives"))
-    with environment.process_group(env, "gloo", TIMEOUT):
+    with rendezvous.process_group(env, "gloo", TIMEOUT):
         limits = {"one_way": iperf(env, []), "both_ways": iperf(env, ["--bidir"])}
         for name, limit in limits.items():
             say(env, f"iperf3 {name}: {limit / 1e9:.3f} GB/s in each direction" if limit else f"iperf3 {name}: none")

@@ -20,6 +20,7 @@ import breaks
 import config as configuration
 import env as environment
 import pp
+import rendezvous
 from model import build
 
 MICROBATCHES = (1, 2, 4, 8)
@@ -44,15 +45,15 @@ def main():
     environment.announce(record)
     if config.threads:
         torch.set_num_threads(config.threads)
-    with environment.process_group(env, config.backend, config.timeout) as device:
-        placement = environment.gather(record)
+    with rendezvous.process_group(env, config.backend, config.timeout) as device:
+        placement = rendezvous.gather(record)
         rows = []
         for microbatches in MICROBATCHES:
             try:
                 spans = measure(dataclasses.replace(config, microbatches=microbatches), device)
             except ValueError:
                 continue  # newer torch wants as many microbatches as stages
-            rows.append(row(microbatches, [environment.gather(step) for step in spans]))
+            rows.append(row(microbatches, [rendezvous.gather(step) for step in spans]))
     if env.rank == 0:
         print(table(rows), flush=True)
         folder = config.run_path()

@@ -83,7 +83,9 @@ class Config:
     seed: int = knob(1337, "decides the initial weights and every batch")
     dtype: str = knob("float32", "type of weights and activations", ("float32", "float64"))
     backend: str = knob(
-        "auto", "gloo (CPU), nccl (a GPU for each rank) or auto: nccl if every rank has one", ("auto", "gloo", "nccl")
+        "auto",
+        "gloo (CPU), nccl (a GPU for each rank), mpi (under mpirun) or auto: nccl if every rank has a GPU, else gloo",
+        ("auto", "gloo", "nccl", "mpi"),
     )
     threads: int = knob(0, "threads of a rank (0: OMP_NUM_THREADS, else every core)")
     timeout: int = knob(300, "seconds after which a rank that waits for another gives up")

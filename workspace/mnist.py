@@ -22,6 +22,7 @@ import env as environment
 import mnist_checkpoint as checkpoint
 import mnist_config as configuration
 import mnist_data as data
+import rendezvous
 from mnist_batches import loaders
 from mnist_journal import DigitsJournal
 from mnist_model import DTYPES, AmpError, build, choose_amp, read_cpu_flags
@@ -52,9 +53,9 @@ def main():
     if config.threads:
         torch.set_num_threads(config.threads)
     try:
-        with environment.process_group(env, config.backend, config.timeout) as device:
+        with rendezvous.process_group(env, config.backend, config.timeout) as device:
             Run(config, env, device, digits, resumed, record).run()
-    except (environment.BackendError, AmpError) as error:
+    except (rendezvous.LaunchError, AmpError) as error:
         sys.exit(f"mnist.py: error: {error}")
 
 
@@ -70,7 +71,7 @@ class Run:
         if self.chief and environment.begins(env, config):
             environment.set_aside(self.folder)
         agree = {"data": digits.sha256(), "config": dataclasses.asdict(config), "first epoch": self.first_epoch}
-        ranks = environment.gather({"record": record, "amp": self.amp, **agree})
+        ranks = rendezvous.gather({"record": record, "amp": self.amp, **agree})
         for each in ranks:
             for name in (*agree, "amp"):
                 if each[name] != ranks[0][name]:

@@ -39,7 +39,9 @@ class Config:
     # The machine.
     seed: int = knob(1337, "decides the initial weights and the order of the images")
     backend: str = knob(
-        "auto", "gloo (CPU), nccl (a GPU for each rank) or auto: nccl if every rank has one", ("auto", "gloo", "nccl")
+        "auto",
+        "gloo (CPU), nccl (a GPU for each rank), mpi (under mpirun) or auto: nccl if every rank has a GPU, else gloo",
+        ("auto", "gloo", "nccl", "mpi"),
     )
     threads: int = knob(0, "threads of a rank (0: OMP_NUM_THREADS, else every core)")
     timeout: int = knob(300, "seconds after which a rank that waits for another gives up")

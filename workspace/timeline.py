@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, record_function
 
-from env import gather
+from rendezvous import gather
 
 MARK, SENT = "collective ", "begun "  # + kind + ranks; set by communication.py: waited for at once, or later
 CALLS = ("c10d::", "_c10d_functional::")  # start a collective, or wait for one

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 import breaks
 import checkpoint
@@ -27,6 +28,7 @@ import communication
 import config as configuration
 import data
 import env as environment
+import rendezvous
 import timeline
 from batches import TextData
 from journal import Journal, communicated
@@ -63,9 +65,9 @@ def main():
         torch.set_num_threads(config.threads)
     communication.configure(config)
     try:
-        with environment.process_group(env, config.backend, config.timeout) as device:
+        with rendezvous.process_group(env, config.backend, config.timeout) as device:
             Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
-    except environment.BackendError as error:
+    except rendezvous.LaunchError as error:
         sys.exit(f"train.py: error: {error}")
 
 
@@ -88,7 +90,7 @@ class Run:
             self.make_folder()
         places = {name: shard.record() for name, shard in self.shards.items()}
         agree = {"text": text.sha256, "config": dataclasses.asdict(config), "first step": self.first_step}
-        ranks = environment.gather({"record": record, "shards": places, **agree})
+        ranks = rendezvous.gather({"record": record, "shards": places, **agree})
         for each in ranks:
             for name in agree:
                 if each[name] != ranks[0][name]:
@@ -183,7 +185,7 @@ class Run:
         if self.chief:
             failure = signals.requeue(self.env.job_id) if signal == signals.REQUEUE else ""
             print(f"{signals.NAMES[signal]} at step {step}: saved {saved}{failure and '; ' + failure}", flush=True)
-        environment.gather(None)  # together: srun ends the others as soon as one has left
+        rendezvous.gather(None)  # together: srun ends the others as soon as one has left
         sys.exit(signals.STATUS[signal])
 
     def say_what_runs(self):
@@ -193,7 +195,8 @@ class Run:
             f"from {text['source']}\n"
             f"model: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
             f"context {config.block_size}, seed {config.seed}\n"
-            f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s)",
+            f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s) "
+            f"on {self.device.type}, {dist.get_backend()}",
             flush=True,
         )
         if self.first_step:

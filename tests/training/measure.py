@@ -10,8 +10,8 @@ import sharding
 import tp
 from breaks import BREAKS
 from config import Config
-from env import gather
 from model import build
+from rendezvous import gather
 from sharding import local
 from train import clip, make_optimizer
 

@@ -1,10 +1,13 @@
 """The environment of launchers and of Slurm, read into ranks."""
 
+import os
 import re
+import time
 
 import pytest
 
 import env
+import rendezvous
 from config import Config
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
@@ -75,7 +78,7 @@ def test_mistakes(environ, message):
     ],
 )
 def test_auto_is_nccl_only_where_every_rank_has_a_gpu_of_its_own(wanted, gpus, nccl, backend):
-    assert env.choose_backend(wanted, gpus, nccl) == backend
+    assert rendezvous.choose_backend(wanted, gpus, nccl) == backend
 
 
 @pytest.mark.parametrize(
@@ -87,8 +90,8 @@ def test_auto_is_nccl_only_where_every_rank_has_a_gpu_of_its_own(wanted, gpus, n
     ],
 )
 def test_nccl_that_cannot_be_had(gpus, nccl, message):
-    with pytest.raises(env.BackendError, match=message):
-        env.choose_backend("nccl", gpus, nccl)
+    with pytest.raises(rendezvous.BackendError, match=message):
+        rendezvous.choose_backend("nccl", gpus, nccl)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,12 @@ def test_nccl_that_cannot_be_had(gpus, nccl, message):
 )
 def test_a_job_begins_unless_it_was_queued_again_or_is_told_what_to_resume(environ, flags, begins):
     assert env.begins(env.read(environ), Config(**flags)) == begins
+
+
+@pytest.mark.parametrize(("age", "begins"), [(5, False), (500, True)])
+def test_a_run_whose_ranks_were_started_again_goes_on(tmp_path, monkeypatch, age, begins):
+    """What is younger than the job is the job's own; what is older was left by another one."""
+    monkeypatch.setattr(Config, "run_path", lambda self: tmp_path)
+    os.utime(tmp_path, (time.time() - age,) * 2)
+    read = env.read(SRUN | {"SLURM_JOB_START_TIME": str(int(time.time()) - 100)})
+    assert env.begins(read, Config(resume="auto")) == begins

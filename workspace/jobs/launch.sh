@@ -21,5 +21,22 @@ export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS
 # --cpus-per-task: since Slurm 22.05 srun does not take it over from sbatch.
 # exec: a signal to the job reaches srun, which passes it on to every rank.
 launch() {
-  exec srun --kill-on-bad-exit=1 --cpus-per-task="$OMP_NUM_THREADS" "$@"
+  exec srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "$@"
+}
+
+# For launchers that start a node's ranks themselves: as many as Slurm gave GPUs, or RANKS_PER_NODE. The task's CPUs are
+# for all of them; where there are fewer than ranks these take turns.
+share_out_node() {
+  RANKS_PER_NODE=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}
+  OMP_NUM_THREADS=$((OMP_NUM_THREADS > RANKS_PER_NODE ? OMP_NUM_THREADS / RANKS_PER_NODE : 1))
+  export RANKS_PER_NODE
+}
+
+# As share_out_node, where Slurm's tasks are the launchers: a second one on a node would wait for ranks that never come.
+one_launcher_per_node() {
+  if [[ ${SLURM_NTASKS:-$SLURM_NNODES} != "$SLURM_NNODES" ]]; then
+    echo "$SLURM_NTASKS tasks on $SLURM_NNODES nodes, but the launcher is one on each: for more ranks set RANKS_PER_NODE" >&2
+    exit 1
+  fi
+  share_out_node
 }

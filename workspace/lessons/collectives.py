@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import env as environment
+import rendezvous
 
 
 def main():
@@ -23,7 +24,7 @@ def main():
         env = environment.read()
     except ValueError as error:
         sys.exit(f"collectives: error: {error}")
-    with environment.process_group(env, "gloo", 120):
+    with rendezvous.process_group(env, "gloo", 120):
         group = dist.new_group(timeout=timedelta(seconds=options.timeout))
         mine = 10 * (env.rank + 1) + torch.arange(env.world_size)  # rank 0: 10, 11, ..; rank 1: 20, 21, ..
         rows = {"before": mine}
@@ -42,7 +43,7 @@ def main():
         dist.all_gather_into_tensor(rows["all_gather"], mine, group=group)
         rows["reduce_scatter"] = mine.new_empty(1)
         dist.reduce_scatter_tensor(rows["reduce_scatter"], mine, group=group)
-        table(environment.gather({name: " ".join(map(str, row.tolist())) for name, row in rows.items()}), env.rank)
+        table(rendezvous.gather({name: " ".join(map(str, row.tolist())) for name, row in rows.items()}), env.rank)
 
 
 def table(ranks, rank):

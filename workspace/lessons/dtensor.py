@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import env as environment
+import rendezvous
 
 
 def main():
@@ -23,7 +24,7 @@ def main():
     except ValueError as error:
         sys.exit(f"dtensor: error: {error}")
     warnings.filterwarnings("ignore", message="DTensor random")  # nothing here is random
-    with environment.process_group(env, "gloo", 120):
+    with rendezvous.process_group(env, "gloo", 120):
         mesh = init_device_mesh("cpu", (env.world_size,))
         whole_x, whole_w = torch.ones(2, 4), torch.arange(8.0).view(4, 2)
         x = distribute_tensor(whole_x, mesh, [Shard(1)])  # columns, like what a column-parallel layer gives
@@ -31,7 +32,7 @@ def main():
         y = x @ w  # nothing is sent: each rank multiplies what it has
         summed = y if forget else y.redistribute(placements=[Replicate()])  # one all-reduce, *g* of tp_layers.py
         rows = {"x": x, "w": w, "y = x @ w": y, "y, at the end": summed}
-        ranks = environment.gather([shown(tensor.to_local()) for tensor in rows.values()])
+        ranks = rendezvous.gather([shown(tensor.to_local()) for tensor in rows.values()])
         if env.rank == 0:
             heads = "".join(f"rank {rank}".ljust(22) for rank in range(env.world_size))
             print(f"{'':<15}{'whole':<7}{'placement':<14}{heads}".rstrip())

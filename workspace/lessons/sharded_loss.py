@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import breaks
 import communication
 import env as environment
+import rendezvous
 import tp_layers
 
 B, T, C, V = 16, 64, 128, 65  # batch, time, channels, symbols: V does not divide by 2
@@ -29,7 +30,7 @@ def main():
         env = environment.read()
     except ValueError as error:
         sys.exit(f"sharded_loss: error: {error}")
-    with environment.process_group(env, "gloo", 120):
+    with rendezvous.process_group(env, "gloo", 120):
         torch.manual_seed(0)  # all ranks make the same whole layer, and then cut it
         whole, x, targets = nn.Linear(C, V, bias=False), torch.randn(B, T, C), torch.randint(V, (B, T))
         head = tp_layers.VocabParallelHead(whole)
@@ -43,7 +44,7 @@ def main():
         logits = head(x)  # [B, T, ceil(V/R)]
         loss = tp_layers.VocabParallelCrossEntropy.apply(logits, targets, head.first, None).mean()
         expected = F.cross_entropy(whole(x).flatten(0, 1), targets.flatten())
-        ranks = environment.gather((tuple(logits.shape), head.first, seen))
+        ranks = rendezvous.gather((tuple(logits.shape), head.first, seen))
         if env.rank == 0:
             print(f"logits whole          {(B, T, V)}   on no rank")
             for rank, (shape, first, _) in enumerate(ranks):
