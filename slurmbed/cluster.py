@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurmbed import accounts, gpus
 from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose
 from slurmbed.errors import SlurmbedError, UsageError
@@ -10,6 +11,7 @@ from slurmbed.parse import Node, parse_nodes
 from slurmbed.plan import Plan, Settings, choices_so_far, make_plan
 from slurmbed.readiness import Readiness, works
 from slurmbed.run import Result, last_lines, run
+from slurmbed.shape import READY_QOS
 from slurmbed.slurm import Slurm
 from slurmbed.wait import Pending, wait_until
 
@@ -60,10 +62,12 @@ class Cluster:
                 self.retire_nodes_above(nodes)
             self.start(plan)
             self.readiness.wait_for_controller()
+            if plan.shape:
+                accounts.apply(plan.shape, self.readiness.as_root)
             self.retire_nodes_above(nodes)
             self.delete_nodes_above(nodes)
             self.say("waiting until Slurm is ready")
-            self.readiness.wait_ready(nodes)
+            self.readiness.wait_ready(nodes, READY_QOS.name if plan.shape and plan.shape.enforces_limits else "")
             return self.readiness.nodes()
         except BaseException as error:
             self.give_up(error, plan.exists)
@@ -154,6 +158,10 @@ class Cluster:
         if not (login_runs and self.compose.port("login", 22) == plan.ssh_port):
             machine.check_port(plan.ssh_port)
         self.compose.env.update(plan.environment())
+        if self.settings.gpus or self.settings.config:
+            groups = dict.fromkeys((part.gpus, part.features.partition(",")[0]) for part in plan.slices if part.gpus)
+            for notice in filter(None, (gpus.notice(*group) for group in groups)):
+                self.say(notice)
         return plan
 
     def build(self, plan: Plan) -> None:
@@ -173,7 +181,7 @@ class Cluster:
         nodes = len(plan.slices)
         self.say(f"starting {nodes} nodes, login, slurmctld, slurmdbd and db")
         words = ("up", "--detach", "--no-build", "--remove-orphans")
-        self.compose.with_overlay(plan.slices, *words, timeout=300 + nodes).check()
+        self.compose.with_overlay(plan.slices, *words, timeout=300 + nodes, shape=plan.shape).check()
         self.compose.remove([c.service for c in self.compose.containers() if (c.node_number or 0) > nodes])
 
     def nodes_above(self, nodes: int) -> str:

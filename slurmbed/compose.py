@@ -5,18 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmbed import gpus, slurm_conf
 from slurmbed.run import Result, run
+from slurmbed.shape import Shape
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_FILE = ROOT / "docker-compose.yml"
 NODES_IN_BASE_FILE = 2
+SHAPE_LABEL = "org.slurmbed.shape"  # what a cluster is, on its containers: there is no other record
 
 
 @dataclass(frozen=True)
 class Slice:
     """What a node says it has, and what its container is held to; memory in MiB, a limit of 0 is none.
 
-    ``gpus`` is "" (none), "2" or "emulated:2"; ``gpu_ids`` the host's GPUs, by nvidia-smi's numbers, that these are.
+    ``gpus`` is "" (none), "2", "h100:2", "emulated:2" or "emulated:h100:2"; ``gpu_ids`` are the host's of them, by
+    nvidia-smi's numbers, and none of emulated ones.
     """
 
     cpus: int
@@ -25,6 +29,14 @@ class Slice:
     memory_limit: int
     gpus: str = ""
     gpu_ids: tuple[str, ...] = ()
+    features: str = ""  # with commas between, the name of its group first
+
+    @property
+    def record(self) -> str:
+        """What a node's record in Slurm says of it."""
+        gres = [f"Gres={gpus.gres(self.gpus)}"] if self.gpus else []
+        feature = [f"Feature={self.features}"] if self.features else []
+        return " ".join([f"CPUs={self.cpus}", f"RealMemory={self.memory}", *gres, *feature])
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,12 @@ class Container:
         return int(number) if prefix == "node" and number.isdigit() else None
 
 
-def overlay(slices: Sequence[Slice], base_file: Path = BASE_FILE) -> dict:
+def overlay(slices: Sequence[Slice], base_file: Path = BASE_FILE, shape: Shape | None = None) -> dict:
     """What makes docker-compose.yml a cluster of ``len(slices)`` nodes, each with its slice of the host."""
     services: dict[str, dict] = {}
-    if slices[0].gpus:  # a cluster's nodes have the same GRES; slurmctld must know it too
-        services["slurmctld"] = {"environment": {"NODE_GRES": f"gpu:{slices[0].gpus}"}}
+    gres = [gpus.gres(each.gpus) for each in (shape.nodes if shape else slices[:1])]
+    if any(gres):  # slurmctld must know all that nodes have
+        services["slurmctld"] = {"environment": {"NODE_GRES": ",".join(most_of_each_type(gres))}}
     for number, part in enumerate(slices, start=1):
         service = services[f"node-{number}"] = {
             "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
@@ -53,20 +66,61 @@ def overlay(slices: Sequence[Slice], base_file: Path = BASE_FILE) -> dict:
             "mem_limit": f"{part.memory_limit}m",
         }
         if part.gpus:
-            service["environment"]["NODE_GRES"] = f"gpu:{part.gpus}"
+            service["environment"]["NODE_GRES"] = gpus.gres(part.gpus)
             service.update(gpu_devices(part))
+        if part.features:
+            groups = groups_before(slices[:number])
+            service["environment"].update(NODE_FEATURES=part.features, NODES_BEFORE=groups)
         if number > NODES_IN_BASE_FILE:
             service["extends"] = {"file": str(base_file), "service": "node-1"}
             service["hostname"] = f"node-{number}"
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
         services[f"node-{number}"] = {"profiles": ["left-out"]}
+    if shape:
+        add_shape(services, shape, len(slices))
     return {"services": services}
+
+
+def most_of_each_type(gres: Sequence[str]) -> list[str]:
+    """The largest of gpu:h100:4 and gpu:h100:8, and the like for each other type."""
+    most: dict[str, int] = {}
+    for kind, _, number in (each.rpartition(":") for each in gres if each):
+        most[kind] = max(most.get(kind, 0), int(number))
+    return [f"{kind}:{number}" for kind, number in most.items()]
+
+
+def groups_before(slices: Sequence[Slice]) -> str:
+    """A line for each run of nodes that come before the last one's group: the number of its last node, its record."""
+    ends = [i for i in range(len(slices) - 1) if slices[i].features != slices[i + 1].features]
+    return "\n".join(f"{i + 1} {slices[i].record}" for i in ends)
+
+
+def add_shape(services: dict[str, dict], shape: Shape, nodes: int) -> None:
+    """Give slurmctld, login and the nodes the shape's lines of slurm.conf and its mounts, and write down what it is."""
+    kept = verbatim({SHAPE_LABEL: shape.model_dump_json(exclude_defaults=True)})
+    environment = verbatim({"SLURM_CONF_LINES": "\n".join(slurm_conf.lines(shape))})
+    mounts = [
+        {"type": "bind", "source": mount.host, "target": mount.container, "read_only": mount.read_only}
+        for mount in shape.mounts
+    ]
+    workers = ["login", *(f"node-{number}" for number in range(1, nodes + 1))]
+    for name in ("slurmctld", *workers):
+        service = services.setdefault(name, {})
+        service["labels"] = kept
+        service["environment"] = {**service.get("environment", {}), **environment}
+        if name in workers and mounts:
+            service["volumes"] = [verbatim(mount) for mount in mounts]
+
+
+def verbatim(words: dict) -> dict:
+    """Compose puts variables in for ``$NAME``; ``$$`` is a dollar."""
+    return {key: value.replace("$", "$$") if isinstance(value, str) else value for key, value in words.items()}
 
 
 def gpu_devices(part: Slice) -> dict:
     """The keys of a service that give its container the GPUs; Slurm takes any device file for an emulated one."""
     if not part.gpu_ids:
-        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(int(part.gpus.rpartition(":")[2]))]}
+        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(gpus.count(part.gpus))]}
     devices = [{"driver": "nvidia", "device_ids": list(part.gpu_ids), "capabilities": ["gpu"]}]
     return {"deploy": {"resources": {"reservations": {"devices": devices}}}}
 
@@ -83,10 +137,13 @@ class Compose:
         self.project = project
         self.env = {**(env or {}), "DOCKER_BUILDKIT": "1", "COMPOSE_ANSI": "never"}
 
-    def with_overlay(self, slices: Sequence[Slice], *words: str, timeout: float, capture: bool = True) -> Result:
+    def with_overlay(
+        self, slices: Sequence[Slice], *words: str, timeout: float, capture: bool = True, shape: Shape | None = None
+    ) -> Result:
         """``docker compose WORDS`` on docker-compose.yml and the overlay for these nodes, given on stdin."""
         argv = ["docker", "compose", "-p", self.project, "-f", str(BASE_FILE), "-f", "-", *words]
-        return run(argv, timeout=timeout, env=self.env, stdin=json.dumps(overlay(slices)), capture=capture)
+        stdin = json.dumps(overlay(slices, shape=shape))
+        return run(argv, timeout=timeout, env=self.env, stdin=stdin, capture=capture)
 
     def by_name(self, *words: str, timeout: float, capture: bool = True) -> Result:
         """``docker compose WORDS`` on the containers that are there, whatever file they came from."""
@@ -98,6 +155,13 @@ class Compose:
         form = '{{.Label "com.docker.compose.service"}}\t{{.State}}\t{{.Status}}'
         listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
         return sorted((Container(*line.split("\t")) for line in listed.stdout.splitlines()), key=lambda c: c.service)
+
+    def shape(self) -> Shape | None:
+        """The shape that the containers were made with; None if there are none, or they were made without a file."""
+        label = f"label=com.docker.compose.project={self.project}"
+        argv = ["docker", "ps", "--all", "--filter", label, "--format", f'{{{{.Label "{SHAPE_LABEL}"}}}}']
+        written = next(filter(None, run(argv, timeout=30).check().stdout.splitlines()), None)
+        return Shape.model_validate_json(written) if written else None
 
     def highest_node(self) -> int:
         """The highest number of the nodes that are there; 0 if there is none."""
@@ -120,8 +184,9 @@ class Compose:
         env, made = self.environment_of(service), self.inspect(service)["HostConfig"]
         limits = made["NanoCpus"] // 10**9, made["Memory"] >> 20
         gpu_ids = tuple(each for request in made.get("DeviceRequests") or () for each in request["DeviceIDs"])
-        gpus = env.get("NODE_GRES", "").removeprefix("gpu:")
-        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits, gpus, gpu_ids)
+        word = gpus.from_gres(env.get("NODE_GRES", ""), gpu_ids)
+        features = env.get("NODE_FEATURES", "")
+        return Slice(int(env["NODE_CPUS"]), int(env["NODE_MEMORY"]), *limits, word, gpu_ids, features)
 
     def port(self, service: str, inside: int) -> str:
         """The port on 127.0.0.1 that leads to the container's port ``inside``."""

@@ -52,17 +52,20 @@ def whole_number(name: str, text: str | int, low: int, high: int) -> int:
     return int(text)
 
 
-def slice_for(host: Host, nodes: int, cpus: str = "", memory: str = "", taken: int = 0, kept: int = 0) -> Slice:
+def slice_for(
+    host: Host, nodes: int, cpus: str = "", memory: str = "", taken: int = 0, kept: int = 0, least_cpus: int = 0
+) -> Slice:
     """An honest slice of the host for each node, or what the user asked for, checked.
 
     Of ``nodes`` nodes ``kept`` are there already, with ``taken`` MiB; the others share the rest.
 
-    More CPUs than the host has may be offered, to rehearse a larger machine; memory may not.
+    More CPUs than the host has may be offered, to rehearse a larger machine; memory may not. Without ``cpus`` a node
+    offers ``least_cpus`` or more: a rank on each of its GPUs takes one.
 
     Raises:
         UsageError: not a number, or more memory than the host has.
     """
-    each_cpus = whole_number("CPUS", cpus, 1, 1024) if cpus else max(1, host.cpus // nodes)
+    each_cpus = whole_number("CPUS", cpus, 1, 1024) if cpus else max(1, host.cpus // nodes, least_cpus)
     usable = host.memory * 3 // 4
     try:
         each_memory = parse_memory(memory) if memory else usable // nodes
@@ -79,7 +82,7 @@ def slice_for(host: Host, nodes: int, cpus: str = "", memory: str = "", taken: i
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
-            "ask for fewer NODES or CPUS; nodes that are there keep their memory until: make clean",
+            "ask for fewer NODES, CPUS or GPUS; nodes that are there keep their memory until: make clean",
         )
     cpu_limit = min(each_cpus, host.cpus) if host.limits_cpus else 0
     return Slice(each_cpus, each_memory, cpu_limit, each_memory if host.limits_memory else 0)

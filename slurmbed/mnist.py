@@ -37,7 +37,7 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
     words = [f"--nodes={nodes}", "jobs/mnist.sbatch", *words]
     files, tasks = training.complete(cluster, console, words, described)
     ranks = parse.parse_ranks(files.log())
-    layout = slurm.torchrun_layout(tasks, ranks)
+    layout = slurm.block_layout(tasks, ranks)
     show(console, files.summary(), slurm.placement(ranks, layout, files.job_id))
     return files.summary()
 

@@ -16,6 +16,12 @@ class Node:
     flags: tuple[str, ...]
     reason: str
     gres: str = ""
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the node offers: of gpu:2, gpu:h100:8(S:0-1) or several of those."""
+        return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", self.gres))
 
     @property
     def is_idle(self) -> bool:
@@ -94,6 +100,7 @@ def parse_nodes(text: str) -> list[Node]:
                 flags=(*flags, *(["NOT_RESPONDING"] if fields["State"].endswith("*") else [])),
                 reason=fields.get("Reason", ""),
                 gres=fields.get("Gres", "").replace("(null)", ""),
+                partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
             )
         )
     return nodes

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurmbed import gpus
+from slurmbed import config, gpus
 from slurmbed import host as machine
 from slurmbed.compose import ROOT, Compose, Slice
 from slurmbed.errors import UsageError
 from slurmbed.run import run
+from slurmbed.shape import Group, Shape
 
 WORKSPACE = ROOT / "workspace"  # what nodes see as /workspace, unless told otherwise
 IMAGE_KINDS = ("db", "control", "node")
@@ -26,9 +27,11 @@ class Settings:
     gpus: str = ""
     slurm: str = ""
     torch: str = ""
+    launchers: str = ""
     ssh_port: str = ""
     retain: str = ""
     workspace: str = ""
+    config: str = ""
 
     def check(self) -> None:
         """UsageError for what can be refused without asking an engine."""
@@ -37,10 +40,19 @@ class Settings:
             machine.whole_number("NODES", self.nodes, 1, machine.MAX_NODES)
         if self.gpus:
             gpus.canonical(self.gpus)
+        if self.config:
+            words = [name.upper() for name in ("nodes", "cpus", "memory", "gpus") if getattr(self, name)]
+            if words:
+                raise UsageError(f"CONFIG={self.config} says what {', '.join(words)} would say", "one or the other")
+            config.load(self.config)
         if self.slurm:
             machine.suite(self.slurm)
         if self.torch not in ("", "debian", "pypi"):
             raise UsageError(f"TORCH={self.torch}: not known", "choose debian or pypi")
+        if self.launchers not in ("", "0", "1"):
+            raise UsageError(
+                f"LAUNCHERS={self.launchers}: not known", "LAUNCHERS=0 builds nodes without them; 1 is the default"
+            )
         if self.retain not in ("", "1"):
             raise UsageError(f"RETAIN={self.retain}: not known", "RETAIN=1, or leave it out")
         if self.workspace and not Path(self.workspace).is_dir():
@@ -55,13 +67,15 @@ class Plan:
     slices: list[Slice]
     slurm: str
     torch: str
+    launchers: str
     ssh_port: str
     workspace: Path
     job_uid: int
+    shape: Shape | None = None
 
     @property
     def tag(self) -> str:
-        return f"{self.slurm}-{self.torch}"
+        return f"{self.slurm}-{self.torch}" + ("" if self.launchers == "1" else "-bare")
 
     @property
     def node_image(self) -> str:
@@ -77,6 +91,7 @@ class Plan:
             "TAG": self.tag,
             "SUITE": machine.suite(self.slurm),
             "TORCH": self.torch,
+            "LAUNCHERS": self.launchers,
             "CA_BUNDLE": machine.ca_bundle(),
             "JOB_UID": str(self.job_uid),
             "SSH_PORT": self.ssh_port,
@@ -93,44 +108,76 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
     Raises:
         UsageError: it does not fit on the host, or would change nodes that are there.
     """
-    nodes = settings.nodes or compose.highest_node() or DEFAULT_NODES
+    shape = choose_shape(settings, compose)
+    asked = shape.size if shape and settings.config else settings.nodes
+    nodes = asked or compose.highest_node() or (shape.size if shape else DEFAULT_NODES)
     count = machine.whole_number("NODES", nodes, 1, machine.MAX_NODES)
     now = choices_so_far(compose)
     workspace = Path(settings.workspace).resolve() if settings.workspace else now["workspace"]
     return Plan(
         exists=bool(compose.containers() or compose.volumes()),
-        slices=make_slices(settings, compose, host, count),
+        slices=make_slices(settings, compose, host, count, shape),
         slurm=settings.slurm or now["slurm"],
         torch=settings.torch or now["torch"],
+        launchers=settings.launchers or now["launchers"],
         ssh_port=settings.ssh_port or now["ssh_port"],
         workspace=workspace,
         job_uid=now["job_uid"] or machine.job_uid(workspace),
+        shape=shape,
     )
+
+
+def choose_shape(settings: Settings, compose: Compose) -> Shape | None:
+    """The shape that the containers have; for a new cluster that of the file, if there is one.
+
+    Raises:
+        UsageError: the containers were made with another one, or with none.
+    """
+    there, asked = compose.shape(), config.load(settings.config) if settings.config else None
+    again = f"make clean NAME={settings.name}, then make up"
+    if asked and compose.containers() and asked != there:
+        made = "another file, or this one before it was changed" if there else "no CONFIG"
+        raise UsageError(f"CONFIG={settings.config}: the cluster was made with {made}", again)
+    if there and (settings.cpus or settings.memory or settings.gpus):
+        raise UsageError("CPUS, MEMORY and GPUS: the cluster was made with a CONFIG, which says them", again)
+    return asked or there
 
 
 def choices_so_far(compose: Compose) -> dict:
     """The choices that the cluster's login node was made with; the defaults if there is none."""
     if not any(c.service == "login" for c in compose.containers()):
-        defaults = {"slurm": DEFAULT_SLURM, "torch": DEFAULT_TORCH, "ssh_port": "", "workspace": WORKSPACE}
+        defaults = {
+            "slurm": DEFAULT_SLURM,
+            "torch": DEFAULT_TORCH,
+            "launchers": "1",
+            "ssh_port": "",
+            "workspace": WORKSPACE,
+        }
         return {**defaults, "job_uid": None}
     login = compose.inspect("login")
-    slurm, _, torch = login["Config"]["Image"].rpartition(":")[2].partition("-")
+    slurm, torch, *bare = login["Config"]["Image"].rpartition(":")[2].split("-")
     return {
         "slurm": slurm,
         "torch": torch,
+        "launchers": "0" if bare else "1",
         "ssh_port": login["HostConfig"]["PortBindings"]["22/tcp"][0]["HostPort"],
         "workspace": next(Path(m["Source"]) for m in login["Mounts"] if m["Destination"] == "/workspace"),
         "job_uid": int(compose.environment_of("login")["JOB_UID"]),
     }
 
 
-def make_slices(settings: Settings, compose: Compose, host: machine.Host, count: int) -> list[Slice]:
+def make_slices(
+    settings: Settings, compose: Compose, host: machine.Host, count: int, shape: Shape | None
+) -> list[Slice]:
     """The slice of each of ``count`` nodes: nodes that are there keep theirs, new ones share what is left."""
     there = {c.node_number: compose.slice_of(c.service) for c in compose.containers() if c.node_number}
     kept = {number: part for number, part in there.items() if number <= count}
-    new = machine.slice_for(
-        host, count, settings.cpus, settings.memory, sum(part.memory for part in kept.values()), len(kept)
-    )
+    if shape:
+        return shaped_slices(shape, kept, host, count)
+    taken = sum(part.memory for part in kept.values())
+    # A cluster made with fewer CPUs than GPUs can start again and grow.
+    least_cpus = min([gpus.count(gpu_word(settings, kept)), *(part.cpus for part in kept.values())])
+    new = machine.slice_for(host, count, settings.cpus, settings.memory, taken, len(kept), least_cpus)
     for part in kept.values():
         if (settings.cpus and part.cpus != new.cpus) or (settings.memory and part.memory != new.memory):
             raise UsageError(
@@ -140,10 +187,16 @@ def make_slices(settings: Settings, compose: Compose, host: machine.Host, count:
     return with_gpus(settings, kept, new, count)
 
 
+def gpu_word(settings: Settings, kept: dict[int, Slice]) -> str:
+    """The GPUs of each node: what the user asks for, or what nodes that are kept have."""
+    if settings.gpus:
+        return gpus.resolve(gpus.canonical(settings.gpus))
+    return next((part.gpus for part in kept.values()), "")
+
+
 def with_gpus(settings: Settings, kept: dict[int, Slice], new: Slice, count: int) -> list[Slice]:
     """The slices of ``count`` nodes, by number; new ones have as many GPUs as those that are kept, but not the same."""
-    there = next((part.gpus for part in kept.values()), "")
-    word = gpus.canonical(settings.gpus) if settings.gpus else there
+    word, there = gpu_word(settings, kept), gpu_word(Settings(), kept)
     if kept and word != there:
         raise UsageError(
             f"GPUS={settings.gpus}: the nodes that are there were made with GPUS={there or 0}",
@@ -153,3 +206,39 @@ def with_gpus(settings: Settings, kept: dict[int, Slice], new: Slice, count: int
     shares = iter(gpus.share_out(word, count - len(kept), taken))
     numbers = range(1, count + 1)
     return [kept[n] if n in kept else replace(new, gpus=word, gpu_ids=next(shares)) for n in numbers]
+
+
+def shaped_slices(shape: Shape, kept: dict[int, Slice], host: machine.Host, count: int) -> list[Slice]:
+    """The slices of ``count`` nodes, each as its group says; what a group leaves open is shared out evenly.
+
+    Raises:
+        UsageError: the host has too little memory or too few GPUs.
+    """
+    given = sum(group.count * group.memory for group in shape.nodes if group.memory)
+    open_nodes = sum(group.count for group in shape.nodes if not group.memory)
+    share = (host.memory * 3 // 4 - given) // max(open_nodes, 1)
+    slices: list[Slice] = []
+    for number in range(1, count + 1):
+        group = shape.group_of(number)
+        part = kept.get(number) or group_slice(group, host, shape.size, share)
+        if number not in kept and part.gpus:
+            others = {gpu_id for each in (*slices, *kept.values()) for gpu_id in each.gpu_ids}
+            (gpu_ids,) = gpus.share_out(part.gpus, 1, others)
+            part = replace(part, gpu_ids=gpu_ids)
+        slices.append(part)
+    total = sum(part.memory for part in slices)
+    if total > host.memory:
+        raise UsageError(f"{count} nodes have {total} MiB; the host has {host.memory} MiB", "give them less memory")
+    return slices
+
+
+def group_slice(group: Group, host: machine.Host, nodes: int, share: int) -> Slice:
+    memory = group.memory or share
+    cpus = str(group.cpus or max(1, host.cpus // nodes, gpus.count(group.gpus)))
+    if memory < 1:
+        raise UsageError(f"the other groups leave no memory for the nodes of {group.name}", "give them less memory")
+    try:
+        part = machine.slice_for(host, 1, cpus, f"{memory}M")
+    except UsageError as error:
+        raise UsageError(f"a node of the group {group.name}: {error.reason}", error.hint) from None
+    return replace(part, gpus=group.gpus, features=",".join((group.name, *group.features)))

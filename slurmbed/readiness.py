@@ -51,19 +51,23 @@ class Readiness:
 
         wait_until(check, what="slurmctld answers", timeout=240, hint="see: make logs")
 
-    def wait_ready(self, nodes: int) -> None:
-        """Block until ready. Nodes that are busy with jobs count as working; the job then runs on the idle ones.
+    def wait_ready(self, nodes: int, qos: str = "") -> None:
+        """Block until ready. Nodes that are busy with jobs count as working; the jobs then run on the idle ones.
+
+        Args:
+            qos: for these jobs, where users have limits.
 
         Raises:
             NotReady: a container ended.
             WaitTimeout: with what was missing last.
         """
         timeout = 120 + 2 * nodes
-        job_id = wait_until(lambda: self.probe(nodes), what="all nodes idle", timeout=timeout, hint="see: make logs")
-        if not job_id:
-            return
-        self.slurm.wait(job_id, timeout)
+        probe = lambda: self.probe(nodes, qos)  # noqa: E731
+        for job_id in wait_until(probe, what="all nodes idle", timeout=timeout, hint="see: make logs"):
+            self.slurm.wait(job_id, timeout)
+            self.wait_accounted(job_id, timeout)
 
+    def wait_accounted(self, job_id: str, timeout: float) -> None:
         def accounted() -> None:
             rows = self.slurm.accounting(job_id)
             if not rows or any(row["State"] != "COMPLETED" for row in rows):
@@ -71,8 +75,8 @@ class Readiness:
 
         wait_until(accounted, what="sacct shows the job", timeout=timeout)
 
-    def idle_nodes(self, nodes: int) -> list[str]:
-        """Names of the idle nodes, once node-1 to node-``nodes`` all work; Pending until then."""
+    def idle_nodes(self, nodes: int) -> dict[str, list[str]]:
+        """Names of the idle nodes by partition, once node-1 to node-``nodes`` all work; Pending until then."""
         self.check_containers()
         known = {node.name: node for node in self.nodes()}
         missing = [f"node-{i}" for i in range(1, nodes + 1) if f"node-{i}" not in known]
@@ -81,24 +85,31 @@ class Readiness:
         lame = [f"{n.name} {'+'.join((n.state, *n.flags))}" for n in known.values() if not works(n)]
         if lame:
             raise Pending(", ".join(lame))
-        return [node.name for node in known.values() if node.is_idle]
+        idle: dict[str, list[str]] = {}
+        for node in known.values():
+            if node.is_idle and node.partitions:
+                idle.setdefault(node.partitions[0], []).append(node.name)
+        return idle
 
-    def probe(self, nodes: int) -> str:
-        """The id of a job that ran on all idle nodes; "" if all are busy. Pending if waiting jobs took a node first."""
-        idle = self.idle_nodes(nodes)
-        if not idle:
-            return ""
+    def probe(self, nodes: int, qos: str) -> list[str]:
+        """Ids of jobs, one a partition, that ran on all idle nodes. Pending if waiting jobs took a node first."""
+        return [self.run_on(partition, names, qos) for partition, names in self.idle_nodes(nodes).items()]
+
+    def run_on(self, partition: str, names: list[str], qos: str) -> str:
+        """The id of a job that ran on the nodes ``names``."""
         words = [
-            f"--nodes={len(idle)}",
-            f"--nodelist={','.join(idle)}",
+            f"--partition={partition}",
+            f"--nodes={len(names)}",
+            f"--nodelist={','.join(names)}",
             "--job-name=ready",
             "--time=1",
             "--immediate=10",
+            *([f"--qos={qos}"] if qos else []),
         ]
         ran = self.slurm.runner(["srun", *words, "printenv", "SLURM_JOB_ID"])
         if not ran.ok:
             raise Pending(" ".join(ran.output.split())[-200:])
         job_ids = re.findall(r"^\d+$", ran.stdout, re.MULTILINE)
-        if len(job_ids) != len(idle):
-            raise NotReady(f"srun on {len(idle)} nodes ran {len(job_ids)} tasks", "", last_lines(ran.output))
+        if len(job_ids) != len(names):
+            raise NotReady(f"srun on {len(names)} nodes ran {len(job_ids)} tasks", "", last_lines(ran.output))
         return job_ids[0]

@@ -133,33 +133,33 @@ def placement(ranks: list[parse.Rank], layout: dict[int, str], job_id: str) -> l
         if rank.job_id != job_id:
             wrong.append(f"rank {rank.rank} is of job {rank.job_id}, not {job_id}")
         slurm_node = layout.get(rank.rank)
-        if slurm_node and not rank.host == rank.node == slurm_node:
+        if slurm_node and not rank.host == (rank.node or rank.host) == slurm_node:  # over ssh Slurm names no node
             wrong.append(f"rank {rank.rank} says host {rank.host}, node {rank.node}; Slurm says {slurm_node}")
     if wrong:
         raise PlacementError("the log and Slurm disagree on placement", "", "\n".join(f"    {line}" for line in wrong))
     return [Placed(rank, layout[rank.rank]) for rank in ranks]
 
 
-def torchrun_layout(tasks: dict[int, str], ranks: list[parse.Rank]) -> dict[int, str]:
-    """Rank to node for ranks that a torchrun on each node started: Slurm knows the torchruns, not their ranks.
+def block_layout(tasks: dict[int, str], ranks: list[parse.Rank]) -> dict[int, str]:
+    """Rank to node for ranks that Slurm did not start itself: a torchrun on each node did, or ssh, or Ray.
 
-    torchrun gives each node a block of ranks, as many on each, but which node gets which block is its own choice. So
-    the choice is taken from the log; that each node Slurm gave has a block, and no other node one, is checked here, and
-    the rest by ``placement``.
+    Each node has a block of ranks, as many on each, but which node gets which block is the launcher's choice. So the
+    choice is taken from the log; that each node Slurm gave has a block, and no other node one, is checked here, and the
+    rest by ``placement``.
 
     Args:
-        tasks: task to node, as Slurm says; one task on each node.
+        tasks: task to node, as Slurm says; one task on each node. Or, where Slurm sees none, the job's nodes, numbered.
         ranks: the rank records of the job's log.
 
     Raises:
         PlacementError: the blocks' nodes are not the nodes of Slurm's tasks.
     """
-    blocks = [rank.node for rank in ranks if rank.local_rank == 0]
-    if not tasks or sorted(map(str, blocks)) != sorted(tasks.values()):
+    blocks = [rank.host for rank in ranks if rank.local_rank == 0]
+    if not tasks or sorted(blocks) != sorted(tasks.values()):
         raise PlacementError(
             "the log and Slurm disagree on placement",
             "",
-            f"    the log has torchrun's ranks on {blocks}, Slurm started torchrun on {list(tasks.values())}",
+            f"    the log has a first rank on {blocks}, the job's nodes are {list(tasks.values())}",
         )
     size = ranks[0].world_size // len(blocks)
     return {block * size + i: node for block, node in enumerate(blocks) for i in range(size)}

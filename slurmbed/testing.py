@@ -11,7 +11,7 @@ from slurmbed.plan import Settings
 from slurmbed.run import run
 
 SUITES = ("unit", "training", "cluster")
-LIMIT = 3600  # seconds for one suite
+LIMIT = 4800  # seconds for one suite
 
 
 def test(only: str, say: Callable[[str], None]) -> int:
@@ -28,6 +28,13 @@ def test(only: str, say: Callable[[str], None]) -> int:
         code = run(command(name, say), timeout=LIMIT, capture=False).returncode
         failed = failed or code
     return failed
+
+
+def test_launchers(say: Callable[[str], None]) -> int:
+    """Run the tests of launchers alone, which are among the cluster tests."""
+    say("---- launchers ----")
+    folder = ROOT / "tests" / "cluster" / "launchers"
+    return run([sys.executable, "-m", "pytest", str(folder)], timeout=LIMIT, capture=False).returncode
 
 
 def command(name: str, say: Callable[[str], None]) -> list[str]:

@@ -27,24 +27,31 @@ def image() -> str:
     return plan.node_image
 
 
+def copy_of_workspace(folder: Path) -> Path:
+    """So that runs and job ids of a tests' cluster never meet the user's, or another's."""
+    return shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs)
+
+
+def written_by_jobs(folder: str, names: list[str]) -> list[str]:
+    if Path(folder) == WORKSPACE:
+        return [name for name in names if name in ("log", "logs", "checkpoints")]
+    return [name for name in names if name != ".gitignore"] if Path(folder).name == "runs" else []
+
+
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory) -> Path:
-    """A copy, so that runs and job ids of the tests never meet the user's."""
-    return shutil.copytree(
-        WORKSPACE,
-        tmp_path_factory.mktemp("cluster") / "workspace",
-        ignore=lambda d, names: ([name for name in names if name != ".gitignore"] if Path(d).name == "runs" else []),
-    )
+    return copy_of_workspace(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture(scope="session")
 def plan(image, workspace) -> Plan:
-    version, _, torch = image.rpartition(":")[2].partition("-")
+    version, torch = image.rpartition(":")[2].split("-")
     return Plan(
         exists=False,
         slices=[SLICE] * NODES,
         slurm=version,
         torch=torch,
+        launchers="1",
         ssh_port="",
         workspace=workspace,
         job_uid=job_uid(workspace),
@@ -89,13 +96,46 @@ def text(workspace) -> str:
     return str(Path(prepare_text(workspace)["file"]).relative_to(workspace))
 
 
-@pytest.fixture
-def run_job(cluster, workspace):
-    """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
+@pytest.fixture(scope="session")
+def pod_workspace(tmp_path_factory) -> Path:
+    return copy_of_workspace(tmp_path_factory.mktemp("pod"))
 
+
+@pytest.fixture(scope="session")
+def pod(image, pod_workspace):
+    """Four nodes, each with 8 emulated GPUs and 16 CPUs, for launchers. A test that changes it puts it back."""
+    shape = {"nodes": "4", "cpus": "16", "gpus": "emulated:8"}
+    cluster = Cluster(Settings(name=f"{NAME}-pod", workspace=str(pod_workspace), **shape), print)
+    cluster.up()
+    yield cluster
+    cluster.clean()
+
+
+def job_runner(cluster: Cluster, workspace: Path):
     def run_job(*words: str, timeout: float = 120) -> tuple:
         job_id = cluster.slurm.submit("--output=runs/%j.log", *words)
         read = (workspace / "runs" / f"{job_id}.log").read_text
         return cluster.slurm.wait_completed(job_id, timeout, log=read), read()
 
     return run_job
+
+
+@pytest.fixture
+def run_job(cluster, workspace):
+    """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
+    return job_runner(cluster, workspace)
+
+
+@pytest.fixture
+def pod_job(pod, pod_workspace):
+    """As run_job, on the pod."""
+    return job_runner(pod, pod_workspace)
+
+
+@pytest.fixture
+def failing(pod_workspace) -> str:
+    """A program of which rank 1 fails while the others wait for it."""
+    (pod_workspace / "failing.py").write_text(
+        "import sys, time, env\nif env.read().rank == 1: sys.exit('rank 1 gives up')\ntime.sleep(600)\n"
+    )
+    return "failing.py"

@@ -32,7 +32,8 @@ def start(image):
 @pytest.fixture
 def four_gpus(monkeypatch):
     """A host that says it has four."""
-    monkeypatch.setattr(gpus, "on_host", lambda: ["NVIDIA H200"] * 4)
+    monkeypatch.setattr(gpus, "listed", lambda: ["NVIDIA H200"] * 4)
+    monkeypatch.setattr(gpus, "on_host", gpus.listed)
 
 
 def srun(cluster: Cluster, *words: str) -> list[str]:

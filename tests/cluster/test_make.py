@@ -20,7 +20,7 @@ def make(*words: str, stdin: str = "", **environment: str) -> subprocess.Complet
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     argv = ["make", *words]
     return subprocess.run(
-        argv, cwd=ROOT, env={**env, **environment}, input=stdin, capture_output=True, text=True, timeout=300
+        argv, cwd=ROOT, env={**env, **environment}, input=stdin, capture_output=True, text=True, timeout=900
     )
 
 

@@ -28,7 +28,7 @@ def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(
     assert tasks == {0: "node-1", 1: "node-2"}
     assert cluster.slurm.accounted_layout(job_id) == tasks
     ranks = parse.parse_ranks(log.read_text())
-    placed = slurm.placement(ranks, slurm.torchrun_layout(tasks, ranks), job_id)
+    placed = slurm.placement(ranks, slurm.block_layout(tasks, ranks), job_id)
     assert sorted((item.slurm_node, item.rank.local_rank) for item in placed) == [
         ("node-1", 0),
         ("node-1", 1),
@@ -45,4 +45,4 @@ def test_two_torchruns_on_a_node_are_refused_at_once(cluster, digits):
     job_id = cluster.slurm.submit("--nodes=1", "--ntasks-per-node=2", "jobs/mnist.sbatch")
     assert cluster.slurm.wait(job_id, 60).state == "FAILED"
     log = (cluster.workspace() / "runs" / f"{job_id}.log").read_text()
-    assert "2 tasks on 1 nodes, but torchrun is one on each: for more ranks set RANKS_PER_NODE" in log
+    assert "2 tasks on 1 nodes, but the launcher is one on each: for more ranks set RANKS_PER_NODE" in log

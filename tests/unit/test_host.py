@@ -20,6 +20,14 @@ def test_more_cpus_may_be_offered_than_there_are_but_are_not_given():
     assert host.slice_for(LAPTOP, 2, cpus="32") == Slice(cpus=32, memory=6144, cpu_limit=8, memory_limit=6144)
 
 
+def test_a_node_offers_the_least_cpus_unless_told_otherwise():
+    assert host.slice_for(LAPTOP, 2, least_cpus=16) == Slice(cpus=16, memory=6144, cpu_limit=8, memory_limit=6144)
+    assert host.slice_for(LAPTOP, 2, least_cpus=2).cpus == 4
+    assert host.slice_for(LAPTOP, 2, cpus="1", least_cpus=16).cpus == 1
+    with pytest.raises(UsageError, match=r"512 MiB for a node of 16 CPUs(.|\n)*fewer NODES, CPUS or GPUS"):
+        host.slice_for(LAPTOP, 2, memory="512M", least_cpus=16)
+
+
 def test_a_host_without_limits_gets_slices_without():
     rootless = host.Host(cpus=8, memory=16384, free_disk=None, limits_cpus=False, limits_memory=False)
     assert host.slice_for(rootless, 2) == Slice(cpus=4, memory=6144, cpu_limit=0, memory_limit=0)

@@ -117,31 +117,45 @@ def torchrun_log(*changes: tuple[str, str]) -> list[Rank]:
 def test_torchrun_places_blocks_of_ranks_on_the_nodes_of_slurms_tasks():
     """In the recorded log the second node has the first block: torchrun numbers nodes as it likes."""
     ranks = torchrun_log()
-    layout = slurm.torchrun_layout(LAYOUT, ranks)
+    layout = slurm.block_layout(LAYOUT, ranks)
     assert layout == {0: "node-2", 1: "node-2", 2: "node-1", 3: "node-1"}
     placed = slurm.placement(ranks, layout, "7")
+    assert [item.slurm_node for item in placed] == ["node-2", "node-2", "node-1", "node-1"]
+
+
+def test_a_rank_that_came_over_ssh_is_where_its_host_name_says():
+    ranks = torchrun_log(('"slurmd_nodename": "node-2"', '"slurmd_nodename": null'))
+    placed = slurm.placement(ranks, slurm.block_layout(LAYOUT, ranks), "7")
     assert [item.slurm_node for item in placed] == ["node-2", "node-2", "node-1", "node-1"]
 
 
 @pytest.mark.parametrize(
     ("found", "tasks", "reason"),
     [
-        (torchrun_log(("node-2", "node-3")), LAYOUT, r"on \['node-3', 'node-1'\], Slurm .* \['node-1', 'node-2'\]"),
-        (torchrun_log(("node-2", "node-1")), LAYOUT, r"on \['node-1', 'node-1'\], Slurm"),
-        (torchrun_log(('"node-2"', "null")), LAYOUT, r"on \[None, 'node-1'\], Slurm"),
-        (torchrun_log(), {0: "node-1"}, "Slurm started torchrun on"),
-        (torchrun_log(), {}, "Slurm started torchrun on"),
-        ([], LAYOUT, r"torchrun's ranks on \[\]"),
+        (
+            torchrun_log(("node-2", "node-3")),
+            LAYOUT,
+            r"on \['node-3', 'node-1'\], the job's nodes are \['node-1', 'node-2'\]",
+        ),
+        (torchrun_log(("node-2", "node-1")), LAYOUT, r"on \['node-1', 'node-1'\], the job's"),
+        (
+            torchrun_log(('"slurmd_nodename": "node-2"', '"slurmd_nodename": "node-1"')),
+            LAYOUT,
+            "host node-2, node node-1",
+        ),
+        (torchrun_log(), {0: "node-1"}, "the job's nodes are"),
+        (torchrun_log(), {}, "the job's nodes are"),
+        ([], LAYOUT, r"a first rank on \[\]"),
         (torchrun_log()[:3], LAYOUT, r"the log has ranks \[0, 1, 2\], Slurm has \[0, 1, 2, 3\]"),
         (torchrun_log(('"job_id": "7"', '"job_id": "6"')), LAYOUT, "rank 0 is of job 6, not 7"),
-        (torchrun_log(('"host": "node-2"', '"host": "node-1"')), LAYOUT, "rank 0 says host node-1, node node-2"),
+        (torchrun_log(('"host": "node-2"', '"host": "node-1"')), LAYOUT, r"a first rank on \['node-1', 'node-1'\]"),
         (torchrun_log(('"rank": 1', '"rank": 0')), LAYOUT, r"the log has ranks \[0, 0, 2, 3\]"),
         (torchrun_log(('"world_size": 4', '"world_size": 2')), LAYOUT, r"Slurm has \[0, 1\]"),
     ],
 )
 def test_torchrun_placement_when_log_and_slurm_disagree(found, tasks, reason):
     with pytest.raises(PlacementError, match=reason):
-        slurm.placement(found, slurm.torchrun_layout(tasks, found), "7")
+        slurm.placement(found, slurm.block_layout(tasks, found), "7")
 
 
 def test_ranks_on_one_node_are_not_on_separate_nodes():
