@@ -65,6 +65,26 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     esac
 COPY --chmod=755 scripts/check-torch /usr/local/bin/
 RUN check-torch "$TORCH"
+# LAUNCHERS=1 (the default) or 0: accelerate, DeepSpeed, Ray and others in a virtual environment over the torch above, and
+# Open MPI. It comes first on PATH, so python3 is its python3. Ray's Java, C++ and web interfaces stay out.
+ARG LAUNCHERS=1
+ENV PATH=/opt/launchers/bin:$PATH
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    --mount=type=secret,id=ca \
+    --mount=type=bind,source=requirements,target=/requirements \
+    if [ "$LAUNCHERS" = 0 ]; then exit; fi; \
+    export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
+    apt-get install -qy openmpi-bin pdsh python3-mpi4py python3-psutil python3-requests python3-setuptools python3-venv \
+        python3-wheel python3-yaml; \
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
+    python3 -m venv --system-site-packages /opt/launchers; \
+    pip install --quiet --no-cache-dir --no-deps --no-build-isolation --require-hashes -r /requirements/launchers.lock; \
+    sed '1s|.*|#!/opt/launchers/bin/python3|' "$(command -v torchrun)" >/opt/launchers/bin/torchrun; \
+    chmod 755 /opt/launchers/bin/torchrun; \
+    rm -rf /opt/launchers/lib/python3*/site-packages/ray/cpp \
+        /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
+        /opt/launchers/lib/python3*/site-packages/ray/jars
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 ENTRYPOINT ["entrypoint"]
