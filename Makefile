@@ -2,7 +2,7 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train compare mnist bubble status shell logs scale down clean purge test bench bench-collectives bench-train doctor
+TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge test test-launchers bench bench-collectives bench-train doctor
 
 .PHONY: help $(TARGETS)
 help: ## print this
@@ -14,9 +14,11 @@ help: ## print this
 #:         [STEPS=..] [TEXT=file]
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
 #: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
+#: make launchers [ONLY=torchrun,ray]            every launcher people use, on the running cluster's GPUs; a table
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
-#:         [GPUS=1|emulated:2]                   of the host, or emulated, for each node
-#:         [SLURM=24.11] [TORCH=debian] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1]
+#:         [GPUS=8|h100:8]                       for each node, of the host or else emulated
+#:         [CONFIG=clusters/campus.yaml]         or all this, partitions, QOS and accounts from a file
+#:         [SLURM=24.11] [TORCH=debian] [LAUNCHERS=1] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node
 #: make logs [SERVICE=slurmctld] [FOLLOW=1]      what the daemons say
@@ -26,10 +28,11 @@ help: ## print this
 #: make purge                                    the images too
 #: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
 #: make test [ONLY=unit|training|cluster]        lint and all tests
+#: make test-launchers                           the tests of launchers alone
 #: make bench                                    how fast: ratios measured in one run
 #: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss
 #: make doctor                                   check this machine
-#: All but the last three take NAME=.. for a cluster beside others; make bench uses its own.
+#: All but the tests, benches and doctor take NAME=.. for a cluster beside others; make bench uses its own.
 $(TARGETS): .venv/ready
 	@.venv/bin/slurmbed $@ $(WORDS)
 

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, bench_train, bubble, collectives, comparing, doctor, mnist, testing, training
+from slurmbed import bench, bench_train, bubble, collectives, comparing, doctor, launchers, mnist, testing, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
@@ -79,12 +79,19 @@ def running(args: argparse.Namespace, nodes: int) -> Cluster:
     """The cluster, with so many working nodes or more; started or grown if need be."""
     cluster = make_cluster(args)
     cluster.ensure_engine()
-    asked = args.cpus or args.memory or args.slurm or args.torch
+    asked = args.cpus or args.memory or args.slurm or args.torch or args.launchers
     if asked or not cluster.is_running() or cluster.working_nodes() < nodes:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
         cluster = make_cluster(args, nodes=str(max(nodes, cluster.compose.highest_node())))
         show_nodes(cluster, cluster.up())
     return cluster
+
+
+def launch(args: argparse.Namespace) -> None:
+    launchers.require(args.only)
+    cluster = make_cluster(args)
+    cluster.require_running()
+    launchers.run_all(cluster, console, args.only)
 
 
 def status(args: argparse.Namespace) -> None:
@@ -145,13 +152,18 @@ def test(args: argparse.Namespace) -> None:
     sys.exit(testing.test(args.only, say))
 
 
-SHAPE = "cpus memory slurm torch retain"
+def test_launchers(args: argparse.Namespace) -> None:
+    sys.exit(testing.test_launchers(say))
+
+
+SHAPE = "cpus memory slurm torch launchers retain"
 COMMANDS = {
-    "up": (up, "start the cluster and wait until it is ready", f"nodes {SHAPE} gpus ssh_port workspace"),
+    "up": (up, "start the cluster and wait until it is ready", f"nodes {SHAPE} gpus config ssh_port workspace"),
     "train": (train, "train a model on the cluster", f"nodes {SHAPE} parallel steps text"),
     "compare": (compare, "train by one strategy after another, and compare", f"{SHAPE} strategies steps text"),
     "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"nodes {SHAPE} epochs"),
     "bubble": (measure_bubble, "measure and draw how long a pipeline's stages wait for each other", f"nodes {SHAPE}"),
+    "launchers": (launch, "every launcher people use, one after another, and where its ranks ran", "only"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),
@@ -160,6 +172,7 @@ COMMANDS = {
     "clean": (clean, "remove its containers, volumes and network", ""),
     "purge": (purge, "remove the images too", ""),
     "test": (test, "lint and all tests", "only"),
+    "test-launchers": (test_launchers, "the cluster tests of launchers alone", ""),
     "bench-train": (
         bench_train.main,
         "tokens a second and seconds to a loss, one process beside two nodes",
@@ -173,9 +186,11 @@ OPTIONS = {
     "nodes": "number of nodes (default: as many as there are, or 2; train: as the strategy's job script says)",
     "cpus": "CPUs that each node offers (default: the host's, shared out)",
     "memory": "memory of each node, like 2G (default: three quarters of the host's, shared out)",
-    "gpus": "GPUs of each node: a number (of the host's) or emulated:2 (default: 0)",
+    "gpus": "GPUs of each node: of the host, or emulated where it has none: 8, h100:8 or emulated:h100:8 (default: 0)",
+    "config": "a file that says all this, and partitions, QOS and accounts, like clusters/campus.yaml",
     "slurm": "version of Slurm: 24.11 (default) or 26.05",
     "torch": "debian (default, CPU) or pypi (CUDA)",
+    "launchers": "0: nodes without accelerate, DeepSpeed, Ray, Open MPI and the like (default: 1)",
     "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
     "retain": "1: keep what a failed start leaves",
     "parallel": "strategy: the name of a script in workspace/jobs/ (default: tp)",
@@ -189,7 +204,7 @@ OPTIONS = {
     "service": "one service, like slurmctld or node-1",
     "follow": "1: go on as new lines come",
     "largest": "bytes of the largest tensor (default: 64 MiB)",
-    "only": "unit, training or cluster",
+    "only": "tests: unit, training or cluster; launchers: names like torchrun,ray",
 }
 
 
@@ -201,11 +216,13 @@ def make_cluster(args: argparse.Namespace, **changed: str) -> Cluster:
 def show_nodes(cluster: Cluster, nodes: list[Node]) -> None:
     table = Table(title=f"cluster {cluster.name}")
     gres = ["GRES"] if any(node.gres for node in nodes) else []
-    for heading in ("node", "state", "CPUs", "memory", *gres):
+    partitions = ["partitions"] if len({node.partitions for node in nodes}) > 1 else []
+    for heading in ("node", "state", "CPUs", "memory", *gres, *partitions):
         table.add_column(heading, justify="right" if heading in ("CPUs", "memory") else "left")
     for node in nodes:
         state = "+".join([node.state, *(flag for flag in node.flags if flag not in ("CLOUD", "DYNAMIC_NORM"))])
-        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB", *([node.gres] if gres else []))
+        more = [*([node.gres] if gres else []), *([", ".join(node.partitions)] if partitions else [])]
+        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB", *more)
     console.print(table)
 
 

@@ -84,6 +84,31 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
         cli.main([target])
 
 
+def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    monkeypatch.setattr(Cluster, "ensure_engine", lambda self: pytest.fail("an engine is installed"))
+    with pytest.raises(SystemExit):
+        cli.main(["launchers"])
+    assert "the Docker engine does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["CPUS=1", "MEMORY=1G", "SLURM=24.11", "TORCH=debian", "LAUNCHERS=0"])
+def test_what_is_asked_of_a_running_cluster_is_not_ignored(monkeypatch, word):
+    class Asked(Exception):
+        pass
+
+    def up(self):
+        raise Asked
+
+    monkeypatch.setattr(Cluster, "ensure_engine", lambda self: None)
+    monkeypatch.setattr(Cluster, "is_running", lambda self: True)
+    monkeypatch.setattr(Cluster, "working_nodes", lambda self: 8)
+    monkeypatch.setattr("slurmbed.compose.Compose.highest_node", lambda self: 8)
+    monkeypatch.setattr(Cluster, "up", up)
+    with pytest.raises(Asked):
+        cli.main(["mnist", "NODES=2", word])
+
+
 @pytest.mark.parametrize("word", ["TEXT=it's a.txt", "TEXT=a(1);echo b.txt", "TEXT=$HOME"])
 def test_make_passes_words_on_as_they_were_typed(tmp_path, word):
     makefile = (host.Path(cli.__file__).parent.parent / "Makefile").read_text()

@@ -1,0 +1,230 @@
+"""`make launchers`: every launcher of workspace/launchers starts the same programs; where their ranks ran is proved."""
+
+import json
+import re
+import shlex
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from slurmbed import parse, slurm, training
+from slurmbed.cluster import USER, Cluster
+from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError, WaitTimeout
+from slurmbed.plan import choices_so_far
+from slurmbed.run import last_lines, run
+
+RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one for each GPU
+LIMIT = 300  # seconds for one job; the scripts' own bounds are shorter
+OWN_LIMIT = 1000  # seconds for a program that submits, waits, and cancels its job in time by itself
+SUM = ("launchers/distributed_sum.py",)
+TRAINING = (
+    *("train.py", "--parallel", "ddp", "--steps", "5", "--eval-every", "5"),
+    *("--layers", "2", "--batch-size", "24", "--sample-length", "1", "--threads", "1", "--timeout", "120"),
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A script of workspace/launchers; ``by_slurm``: whether each rank is a task of Slurm's."""
+
+    name: str
+    script: str
+    by_slurm: bool
+    started_by: str
+    rank_0: str
+    survives: str
+
+    @property
+    def one_node(self) -> bool:
+        return self.name == "multiprocessing"
+
+    def words(self, nodes: int, per_node: int, program: tuple[str, ...]) -> list[str]:
+        """What a user types to start ``per_node`` ranks of the program on each of ``nodes`` nodes."""
+        script = f"launchers/{self.script}"
+        if self.name == "hydra":
+            one_word = shlex.join(program).replace('"', '\\"')
+            return ["python3", script, f"nodes={nodes}", f"ranks={per_node}", f'program="{one_word}"']
+        if self.script.endswith(".py"):
+            return ["python3", script, "--nodes", str(nodes), "--ranks", str(per_node), *program]
+        # A launcher of which Slurm starts one on each node needs a CPU for each of its ranks.
+        tasks = f"--ntasks-per-node={per_node}" if self.by_slurm else f"--cpus-per-task={per_node}"
+        return ["sbatch", f"--nodes={nodes}", f"--gpus-per-node={per_node}", tasks, script, *program]
+
+    def sum_words(self) -> tuple[str, ...]:
+        """What proves a launch; MPI's launchers prove MPI."""
+        return (*SUM, "--backend", "mpi") if self.script in ("pmix.sbatch", "mpirun.sbatch") else SUM
+
+
+NAMED = "first name of the node list"
+ENDS = "nothing: a rank that dies ends the job"
+MISSED = "nothing: a rank that dies ends its node's, the others when they miss it"
+# name, script, whether each rank is a task of Slurm's, who starts the ranks, how rank 0 is found, what it survives
+TABLE = (
+    ("srun", "srun.sbatch", True, "Slurm", NAMED, ENDS),
+    ("pmix", "pmix.sbatch", True, "Slurm", "by PMIx; for gloo the " + NAMED, ENDS),
+    ("fabric", "fabric.sbatch", True, "Slurm", NAMED, ENDS),
+    ("deepspeed-srun", "deepspeed-srun.sbatch", True, "Slurm", NAMED, ENDS),
+    ("deepspeed-ssh", "deepspeed-ssh.sbatch", False, "DeepSpeed, over ssh", "first line of the hostfile", MISSED),
+    ("torchrun", "torchrun.sbatch", False, "a torchrun on each node", f"a store on the {NAMED}", ENDS),
+    (
+        *("torchrun-elastic", "torchrun-elastic.sbatch", False, "a torchrun on each node", f"a store on the {NAMED}"),
+        "a rank that dies, a torchrun, a node but the first",
+    ),
+    ("accelerate", "accelerate.sbatch", False, "an accelerate on each node", "machine rank 0", ENDS),
+    ("mpirun", "mpirun.sbatch", False, "a daemon of MPI on each node", f"by MPI; for gloo the {NAMED}", ENDS),
+    ("ray", "ray.sbatch", False, "a Ray on each node", "the first task on the first node", ENDS),
+    ("multiprocessing", "multiprocessing.sbatch", False, "Python", "127.0.0.1: one node only", ENDS),
+    ("submitit", "submitit_job.py", True, "Slurm", NAMED, "preemption, if the function has a checkpoint()"),
+    ("hydra", "hydra_submitit.py", True, "Slurm, a job for each configuration", NAMED, ENDS),
+)
+LAUNCHERS = {row[0]: Launcher(*row) for row in TABLE}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A job that a launcher started, its ranks where Slurm says; seconds from sbatch to the first collective."""
+
+    placed: list[slurm.Placed]
+    log: str
+    seconds: float
+
+
+def start(cluster: Cluster, words: list[str]) -> tuple[str, str]:
+    """Run what ``Launcher.words`` gives to its end: the job's id, and its log.
+
+    Raises:
+        JobFailed: with the last log lines.
+        WaitTimeout: it was not over in time; it is cancelled.
+    """
+    if words[0] == "sbatch":
+        job_id = cluster.slurm.submit("--output=runs/%j.log", *words[1:])
+        files = training.Run(cluster.workspace(), job_id)
+        try:
+            cluster.slurm.wait_completed(job_id, LIMIT, log=files.log)
+        except WaitTimeout:
+            cluster.slurm.cancel(job_id)
+            raise
+        return job_id, files.log()
+    argv = cluster.compose.exec_argv("login", words, USER, ("--workdir", "/workspace"))
+    done = run(argv, timeout=OWN_LIMIT)
+    found = re.search(r"^submitted job (\d+)", done.stdout, re.MULTILINE)
+    if not done.ok or not found:
+        raise JobFailed(f"{' '.join(words)} ended with {done.returncode}", "", last_lines(done.output))
+    return found[1], done.stdout
+
+
+def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Proof:
+    """The sum by the launcher: right, and every rank is there once and where Slurm says, as many on each node.
+
+    Raises:
+        JobFailed, PlacementError: which of it does not hold.
+    """
+    submitted = time.time()
+    job_id, placed, log = run_program(cluster, launcher, nodes, per_node, launcher.sum_words())
+    sums = re.findall(r'{"record": "sum".*', log)
+    if len(sums) != 1 or log.count("all right") != 1:
+        raise JobFailed(f"job {job_id} completed without its sum", "", last_lines(log))
+    return Proof(placed, log, json.loads(sums[0])["first_collective"] - submitted)
+
+
+def run_program(
+    cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, program: tuple[str, ...]
+) -> tuple[str, list[slurm.Placed], str]:
+    """As ``start``, with the ranks where Slurm says. Raises also PlacementError."""
+    job_id, log = start(cluster, launcher.words(nodes, per_node, program))
+    ranks = parse.parse_ranks(log)
+    allocated = cluster.slurm.hostnames(cluster.slurm.job(job_id).nodelist)
+    if launcher.by_slurm:
+        layout = cluster.slurm.accounted_layout(job_id)
+    else:
+        layout = slurm.block_layout(dict(enumerate(allocated)), ranks)
+    placed = slurm.placement(ranks, layout, job_id)
+    counts = Counter(item.slurm_node for item in placed)
+    if counts != dict.fromkeys(allocated, per_node) or len(allocated) != nodes:
+        raise PlacementError(f"{nodes} nodes with {per_node} ranks on each were asked for; there are {dict(counts)}")
+    return job_id, placed, log
+
+
+def training_words(workspace: Path, text: dict) -> tuple[str, ...]:
+    """A few steps of train.py on the prepared text, with words for it."""
+    return (*TRAINING, "--text", str(Path(text["file"]).relative_to(workspace)))
+
+
+def train(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, words: tuple[str, ...]) -> float:
+    """The validation loss that train.py leaves under the launcher. Raises as ``prove``."""
+    job_id, _, _ = run_program(cluster, launcher, nodes, per_node, words)
+    return training.Run(cluster.workspace(), job_id).summary()["val_loss"]
+
+
+def require(names: str) -> list[Launcher]:
+    """The launchers of ``names``, with commas between; all if empty. UsageError if one is unknown."""
+    asked = names.split(",") if names else list(LAUNCHERS)
+    for name in asked:
+        if name not in LAUNCHERS:
+            raise UsageError(f"ONLY={names}: there is no launcher {name!r}", f"choose from {', '.join(LAUNCHERS)}")
+    return [LAUNCHERS[name] for name in asked]
+
+
+def shape(cluster: Cluster) -> tuple[int, int]:
+    """How many nodes there are, and how many GPUs each has: so many ranks.
+
+    Raises:
+        UsageError: the nodes have none, or fewer CPUs, or their image is without launchers.
+    """
+    again = f"make clean NAME={cluster.name}, then: make up NODES=2 GPUS=8"
+    if choices_so_far(cluster.compose)["launchers"] == "0":
+        raise UsageError("the nodes were built without launchers (LAUNCHERS=0)", again)
+    nodes = cluster.slurm.nodes()
+    gpus = min(node.gpus for node in nodes)
+    if not gpus:
+        raise UsageError("not all nodes have GPUs, by which launchers count ranks", again)
+    if min(node.cpus for node in nodes) < gpus:
+        raise UsageError(f"launchers take a CPU for each of the {gpus} GPUs of a node, and there are fewer", again)
+    return len(nodes), gpus
+
+
+def run_all(cluster: Cluster, console: Console, names: str) -> None:
+    """One launcher after another: the sum on all GPUs, then some steps of training; a table of all at the end.
+
+    Raises:
+        JobFailed: the names of those that did not end well, after all have run.
+    """
+    chosen, (nodes, gpus) = require(names), shape(cluster)
+    workspace = cluster.workspace()
+    training.check_alone(cluster.name, workspace)
+    words = training_words(workspace, training.prepare_text(workspace))
+    few = nodes * max(1, RANKS_TO_TRAIN // nodes)
+    if few > gpus:
+        raise UsageError(f"{few} ranks train, on one node too, and it has {gpus} GPUs", "make up NODES=2 GPUS=8")
+    rows, failed = [], []
+    for each in chosen:
+        size = 1 if each.one_node else nodes
+        try:
+            proof = prove(cluster, each, size, gpus)
+            loss = train(cluster, each, size, few // size, words)
+        except SlurmbedError as error:
+            console.print(f"{each.name}: {error}", style="red", markup=False, highlight=False)
+            failed.append(each.name)
+            continue
+        where = f"{size} x {gpus} ranks, placement proved"
+        console.print(f"{each.name}: {where}, {proof.seconds:.1f} s to the first sum, loss {loss:.6f}", highlight=False)
+        rows.append([each.name, each.started_by, each.rank_0, f"{proof.seconds:.1f}", each.survives, f"{loss:.6f}"])
+    show(console, rows)
+    if failed:
+        raise JobFailed(f"{len(failed)} of {len(chosen)} launchers did not end well: {', '.join(failed)}", "see above")
+    if len({row[-1] for row in rows}) > 1:
+        raise JobFailed(f"{few} ranks train the same under every launcher, but the losses above differ")
+
+
+def show(console: Console, rows: list[list[str]]) -> None:
+    table = Table(title="launchers", show_lines=True)
+    headings = ("launcher", "who starts the ranks", "how rank 0 is found", "s to first sum", "what it survives", "loss")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in ("s to first sum", "loss") else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

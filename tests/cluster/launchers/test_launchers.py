@@ -1,0 +1,71 @@
+"""Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all."""
+
+import pytest
+
+from slurmbed import launchers
+from slurmbed.errors import JobFailed
+from slurmbed.launchers import LAUNCHERS
+from slurmbed.training import prepare_text
+
+# The first four are tested elsewhere, with what else must hold then; of the last two other ranks go on, or start again.
+NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-ssh", "torchrun-elastic")
+FOUND_BY = {"srun": "srun", "pmix": "srun", "fabric": "srun", "mpirun": "mpirun"}  # whose variables; else torchrun's
+# Sixteen ranks take most of a minute on two cores; `make launchers` starts them by all.
+ONE_OF_EACH_KIND = ("srun", "torchrun", "deepspeed-ssh", "mpirun", "ray", "multiprocessing", "submitit")
+SIZES = [(2, 1), (2, 8), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "per_node"),
+    [(name, *size) for size in SIZES for name in LAUNCHERS if size != (2, 8) or name in ONE_OF_EACH_KIND],
+)
+def test_every_rank_is_there_once_and_where_slurm_says(pod, name, nodes, per_node):
+    launcher = LAUNCHERS[name]
+    proof = launchers.prove(pod, launcher, 1 if launcher.one_node else nodes, per_node)
+    assert len(proof.placed) == (1 if launcher.one_node else nodes) * per_node
+    backend = "mpi" if launcher.name in ("pmix", "mpirun") else "gloo"
+    assert f"; backend {backend} on cpu" in proof.log
+    assert proof.log.count(f'"launcher": "{FOUND_BY.get(name, "torchrun")}"') == len(proof.placed)
+
+
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in NOT_ENDED_AT_ONCE])
+def test_a_rank_that_fails_ends_the_job_as_failed(pod, name, failing):
+    with pytest.raises(JobFailed, match=r"ended FAILED, exit code [1-9]"):
+        launchers.start(pod, LAUNCHERS[name].words(2, 1, (failing,)))
+
+
+ACCELERATOR = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+for _ in range(20):  # as rendezvous.py takes leave
+    ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+accelerator.print("gathered", ranks, accelerator.device)
+accelerator.end_training()
+"""
+
+
+def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
+    """On CPUs an Accelerator() finds out in ways of its own what it is part of."""
+    (pod_workspace / "runs" / "ordinary.py").write_text(ACCELERATOR)
+    _, log = pod_job("--gpus-per-node=2", "--cpus-per-task=2", "launchers/accelerate.sbatch", "runs/ordinary.py")
+    assert "gathered [0, 1, 2, 3] cpu" in log
+
+
+@pytest.fixture(scope="module")
+def training_words(pod, pod_workspace) -> tuple[str, ...]:
+    return launchers.training_words(pod_workspace, prepare_text(pod_workspace))
+
+
+@pytest.fixture(scope="module")
+def loss_by_srun(pod, training_words) -> float:
+    """Of four ranks: on how many nodes makes no difference to the sums."""
+    return launchers.train(pod, LAUNCHERS["srun"], 2, 2, training_words)
+
+
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
+def test_the_losses_are_the_same_under_all(pod, name, training_words, loss_by_srun):
+    launcher = LAUNCHERS[name]
+    size = (1, 4) if launcher.one_node else (2, 2)
+    assert launchers.train(pod, launcher, *size, training_words) == loss_by_srun

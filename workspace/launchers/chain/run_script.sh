@@ -1,0 +1,29 @@
+#!/bin/bash
+# The chain that people use: this job sources env.sh, and srun starts torchrun.sh on each node, which starts the program.
+# Submit it from the folder of train.py; each node writes into a file of its own, log/JOB/NODE.out:
+#
+#     sbatch launchers/chain/run_script.sh train.py --parallel ddp --steps 20
+
+#SBATCH --job-name=chain
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=00:10:00
+# The job itself says little: what its nodes say is in log/.
+#SBATCH --output=runs/%j.log
+
+set -Eeuo pipefail
+# Slurm runs a copy of this script in a spool folder: the others lie beside the original, not beside $0.
+cd "$SLURM_SUBMIT_DIR"
+source launchers/chain/env.sh
+
+# The same on all nodes, so it is computed here, once. Rank 0 is on the first node of the list.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR MASTER_PORT
+
+# srun makes the files, but not their folder. %N is the node's name.
+mkdir -p "log/$SLURM_JOB_ID"
+exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --output="log/$SLURM_JOB_ID/%N.out" \
+  bash launchers/chain/torchrun.sh "${@:-launchers/distributed_sum.py}"

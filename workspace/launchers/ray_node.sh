@@ -1,0 +1,29 @@
+# A node's Ray, until it is told to stop: the head on the job's first node, workers of it on the others.
+# launchers/ray.sbatch starts it; it is no job by itself.
+set -Eeuo pipefail
+told=
+trap 'told=yes' TERM # it comes to all of this task; Ray is the one to act on it, and then ends with 1
+
+export RANK_OUTPUT=/proc/$$/fd/1 # what srun reads
+folder=/tmp/ray-$SLURM_JOB_ID # the job's own: in /tmp/ray the last one's Ray is everyone's default
+# This node's ranks take one slurm_node_I each, so that exactly so many come here, whatever Ray finds better.
+# --block: what Ray starts in the background outlives the job where Slurm has no cgroups.
+words=(
+  --block --temp-dir="$folder" --object-store-memory=100000000 --num-cpus="$RANKS_PER_NODE"
+  --num-gpus="${SLURM_GPUS_ON_NODE:-0}" --resources="{\"slurm_node_$SLURM_NODEID\": $RANKS_PER_NODE}"
+  --min-worker-port=0 --max-worker-port=0 # any that is free: Ray's own range has the ports of RAY_ADDRESS in it
+)
+if ((SLURM_NODEID == 0)); then
+  ray start --head --port="${RAY_ADDRESS#*:}" --include-dashboard=false "${words[@]}" && code=0 || code=$?
+else
+  until (exec 3<>"/dev/tcp/${RAY_ADDRESS/://}") 2>/dev/null; do
+    if ((SECONDS > 60)); then
+      echo "$(hostname): no head of Ray at $RAY_ADDRESS within 60 s" >&2
+      exit 1
+    fi
+    sleep 0.5
+  done
+  ray start --address="$RAY_ADDRESS" "${words[@]}" && code=0 || code=$?
+fi
+rm -rf "$folder"
+[[ -n $told ]] || exit "$code"
