@@ -7,6 +7,7 @@ from typing import TypeVar
 from slurmbed.errors import WaitTimeout
 
 T = TypeVar("T")
+AGAIN = 0.05  # of the time that one has waited already, and then looks again
 
 
 class Pending(Exception):
@@ -28,17 +29,18 @@ def wait_until(
     Args:
         what: the condition in words, for the error.
         timeout: seconds; the check is made at least once.
-        interval: seconds between two checks.
+        interval: seconds between two checks at first. Each costs: a long wait looks less often, once a second.
         clock, sleep: for tests.
 
     Raises:
         WaitTimeout: with the last status. Any other exception of ``check`` passes through at once.
     """
-    deadline = clock() + timeout
+    start = clock()
     while True:
         try:
             return check()
         except Pending as pending:
-            if clock() >= deadline:
+            waited = clock() - start
+            if waited >= timeout:
                 raise WaitTimeout(f"{what}: not after {timeout:g} s; last status: {pending}", hint) from None
-        sleep(interval)
+        sleep(max(interval, min(waited * AGAIN, 1)))

@@ -7,7 +7,6 @@ with rendezvous.process_group(env, "auto", timeout=300) as device:
 import json
 import os
 import socket
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -15,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 LEAVE_TAKING = 20  # sums before the ranks part: some milliseconds
-POLL = 0.05  # seconds
 NAMED = 6  # ranks that an error names before it counts the others
 
 
@@ -128,27 +126,30 @@ def come_forward(store, env):
             f"on {socket.gethostname()}; was the node's number expanded in the batch script, which runs on one node?"
         )
         store.set("trouble", trouble)
+        store.set("over", "")
         raise LaunchError(trouble)
+    if store.add("came", 1) == env.world_size:
+        store.set("over", "")
 
 
 def wait_for_all(store, env, timeout):
     """LaunchError if a rank has not come in time, or another rank has found the launch wrong."""
-    deadline = time.monotonic() + timeout.total_seconds()
-    missing = list(range(env.world_size))
-    while missing := [rank for rank in missing if not store.check([f"rank {rank}"])]:
-        if store.check(["trouble"]):
-            raise LaunchError(store.get("trouble").decode())
-        if time.monotonic() > deadline:
-            raise LaunchError(absent(missing, store, env, timeout.seconds))
-        time.sleep(POLL)
+    try:
+        store.wait(["over"], timeout)
+    except dist.DistStoreError:
+        raise LaunchError(absent(store, env, timeout.seconds)) from None
+    if store.check(["trouble"]):
+        raise LaunchError(store.get("trouble").decode())
 
 
-def absent(missing, store, env, seconds):
+def absent(store, env, seconds):
     """What to say of ranks that did not come."""
-    came = {}
+    came, missing = {}, []
     for rank in range(env.world_size):
-        if rank not in missing:
+        if store.check([f"rank {rank}"]):
             came.setdefault(json.loads(store.get(f"rank {rank}"))["host"], []).append(rank)
+        else:
+            missing.append(rank)
     there = "; ".join(f"{host}: {some(ranks)}" for host, ranks in came.items())
     return (
         f"of {env.world_size} ranks these did not come within {seconds} s: {some(missing)}. There are, by node: "

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -20,20 +21,34 @@ def rank(number, world_size=3, port=None):
     return Env(number, world_size, 0, "127.0.0.1", port, "node-1", "7", launcher="srun")
 
 
-def said_by(host):
-    return json.dumps({"host": host, "pid": 1, "gpu": ""})
+def come(store, number, host):
+    """What a rank on another host does when it comes."""
+    store.set(f"rank {number}", json.dumps({"host": host, "pid": 1, "gpu": ""}))
+    store.add("came", 1)
 
 
 def test_all_are_there():
     store = dist.HashStore()
-    store.set("rank 1", said_by("node-2"))
+    come(store, 1, "node-2")
     said = rendezvous.roll_call(store, rank(0, world_size=2), SECOND)
     assert [each["host"] for each in said] == [HOST, "node-2"]
 
 
+def test_who_waits_hears_of_the_last_that_comes():
+    """Over TCP, where a waiting rank hears of some changes and not of others."""
+    port, minute = free_port(), timedelta(seconds=60)
+    ranks = [rank(number, world_size=2, port=port) for number in (0, 1)]
+    stores = [rendezvous.meet(each, minute) for each in ranks]
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(rendezvous.roll_call, stores[0], ranks[0], minute)
+        while not stores[1].check(["rank 0"]):
+            assert not first.done()
+        assert rendezvous.roll_call(stores[1], ranks[1], minute) == first.result(timeout=60)
+
+
 def test_a_rank_that_does_not_come_is_named_with_those_that_did():
     store = dist.HashStore()
-    store.set("rank 1", said_by("node-2"))
+    come(store, 1, "node-2")
     expected = f"of 3 ranks these did not come within 1 s: 2. There are, by node: {HOST}: 0; node-2: 1."
     with pytest.raises(rendezvous.LaunchError, match=re.escape(expected)):
         rendezvous.roll_call(store, rank(0), SECOND)
@@ -45,7 +60,7 @@ def test_of_many_that_do_not_come_some_are_named():
 
 def test_a_rank_that_is_there_twice_is_told_to_all():
     store = dist.HashStore()
-    store.set("rank 0", said_by("node-2"))
+    come(store, 0, "node-2")
     expected = f"two processes say that they are rank 0 of 3: on node-2 and on {HOST}"
     with pytest.raises(rendezvous.LaunchError, match=expected):
         rendezvous.roll_call(store, rank(0), SECOND)
@@ -77,7 +92,7 @@ def test_a_port_that_is_taken():
 def test_two_jobs_at_one_port_do_not_meet():
     port = free_port()
     holder = rendezvous.meet(rank(0, port=port), SECOND)
-    holder.set("rank 0", said_by("node-1"))
+    come(holder, 0, "node-1")
     stranger = Env(1, 3, 0, "127.0.0.1", port, "node-1", "8")
     assert not rendezvous.meet(stranger, SECOND).check(["rank 0"])
 

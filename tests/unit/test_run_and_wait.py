@@ -1,6 +1,7 @@
 """Processes and waits: bounded, and their failures say what was tried and what came back."""
 
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -69,6 +70,20 @@ def test_wait_returns_what_the_check_returned():
 
     assert wait_until(check, what="it", timeout=10, interval=2, clock=clock, sleep=clock.sleep) == "yes"
     assert clock.now == 4
+
+
+def test_a_long_wait_looks_less_often():
+    clock, looks = Clock(), []
+
+    def check():
+        looks.append(clock.now)
+        raise Pending("no")
+
+    with pytest.raises(WaitTimeout):
+        wait_until(check, what="it", timeout=100, interval=0.2, clock=clock, sleep=clock.sleep)
+    assert looks[:4] == pytest.approx([0, 0.2, 0.4, 0.6])
+    assert looks[-1] - looks[-2] == pytest.approx(1)
+    assert max(later - earlier for earlier, later in pairwise(looks)) <= 1.001
 
 
 def test_a_timeout_names_the_condition_the_bound_and_the_last_status():
