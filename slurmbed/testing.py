@@ -12,6 +12,7 @@ from slurmbed.run import run
 
 SUITES = ("unit", "training", "cluster")
 LIMIT = 4800  # seconds for one suite
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadgroup")  # tests/cluster/conftest.py has the groups
 
 
 def test(only: str, say: Callable[[str], None]) -> int:
@@ -38,24 +39,17 @@ def test_launchers(say: Callable[[str], None]) -> int:
 
 
 def command(name: str, say: Callable[[str], None]) -> list[str]:
-    if name != "training":
-        return [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
+    here = [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
+    if name == "unit":
+        return here
     cluster = Cluster(Settings(name="slurmbed-test"), say)
     plan = cluster.plan()
     cluster.build(plan)
+    if name == "cluster":
+        return [*here, *SIDE_BY_SIDE]
     return [
-        *(
-            "docker",
-            "run",
-            "--rm",
-            "--name",
-            "slurmbed-test-training",
-            "--init",
-            "--network",
-            "none",
-            "--shm-size",
-            "512m",
-        ),
+        *("docker", "run", "--rm", "--name", "slurmbed-test-training", "--init", "--network", "none"),
+        *("--shm-size", "512m"),
         *("--user", f"{os.getuid() or 1000}", "--volume", f"{ROOT}:/src:ro", "--workdir", "/src"),
         *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", plan.node_image),
         *("python3", "-m", "pytest", "-p", "no:cacheprovider", "tests/training"),

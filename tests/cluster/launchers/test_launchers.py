@@ -10,15 +10,11 @@ from slurmbed.training import prepare_text
 # The first four are tested elsewhere, with what else must hold then; of the last two other ranks go on, or start again.
 NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-ssh", "torchrun-elastic")
 FOUND_BY = {"srun": "srun", "pmix": "srun", "fabric": "srun", "mpirun": "mpirun"}  # whose variables; else torchrun's
-# Sixteen ranks take most of a minute on two cores; `make launchers` starts them by all.
-ONE_OF_EACH_KIND = ("srun", "torchrun", "deepspeed-ssh", "mpirun", "ray", "multiprocessing", "submitit")
 SIZES = [(2, 1), (2, 8), (4, 2)]
 
 
-@pytest.mark.parametrize(
-    ("name", "nodes", "per_node"),
-    [(name, *size) for size in SIZES for name in LAUNCHERS if size != (2, 8) or name in ONE_OF_EACH_KIND],
-)
+@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize(("nodes", "per_node"), SIZES)
 def test_every_rank_is_there_once_and_where_slurm_says(pod, name, nodes, per_node):
     launcher = LAUNCHERS[name]
     proof = launchers.prove(pod, launcher, 1 if launcher.one_node else nodes, per_node)
@@ -39,8 +35,7 @@ import torch
 from accelerate import Accelerator
 
 accelerator = Accelerator()
-for _ in range(20):  # as rendezvous.py takes leave
-    ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
 accelerator.print("gathered", ranks, accelerator.device)
 accelerator.end_training()
 """
@@ -60,12 +55,12 @@ def training_words(pod, pod_workspace) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def loss_by_srun(pod, training_words) -> float:
-    """Of four ranks: on how many nodes makes no difference to the sums."""
-    return launchers.train(pod, LAUNCHERS["srun"], 2, 2, training_words)
+    """Of two ranks: on how many nodes makes no difference to the sums."""
+    return launchers.train(pod, LAUNCHERS["srun"], 2, 1, training_words)
 
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
 def test_the_losses_are_the_same_under_all(pod, name, training_words, loss_by_srun):
     launcher = LAUNCHERS[name]
-    size = (1, 4) if launcher.one_node else (2, 2)
+    size = (1, 2) if launcher.one_node else (2, 1)
     assert launchers.train(pod, launcher, *size, training_words) == loss_by_srun
