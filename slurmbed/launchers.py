@@ -59,27 +59,26 @@ class Launcher:
         return (*SUM, "--backend", "mpi") if self.script in ("pmix.sbatch", "mpirun.sbatch") else SUM
 
 
-NAMED = "first name of the node list"
-ENDS = "nothing: a rank that dies ends the job"
-MISSED = "nothing: a rank that dies ends its node's, the others when they miss it"
+FIRST = "first node of the list"
+STORE = "a store on the first node"
 # name, script, whether each rank is a task of Slurm's, who starts the ranks, how rank 0 is found, what it survives
 TABLE = (
-    ("srun", "srun.sbatch", True, "Slurm", NAMED, ENDS),
-    ("pmix", "pmix.sbatch", True, "Slurm", "by PMIx; for gloo the " + NAMED, ENDS),
-    ("fabric", "fabric.sbatch", True, "Slurm", NAMED, ENDS),
-    ("deepspeed-srun", "deepspeed-srun.sbatch", True, "Slurm", NAMED, ENDS),
-    ("deepspeed-ssh", "deepspeed-ssh.sbatch", False, "DeepSpeed, over ssh", "first line of the hostfile", MISSED),
-    ("torchrun", "torchrun.sbatch", False, "a torchrun on each node", f"a store on the {NAMED}", ENDS),
+    ("srun", "srun.sbatch", True, "Slurm", FIRST, "nothing"),
+    ("pmix", "pmix.sbatch", True, "Slurm", "by PMIx; with gloo the first node", "nothing"),
+    ("fabric", "fabric.sbatch", True, "Slurm", FIRST, "nothing"),
+    ("deepspeed-srun", "deepspeed-srun.sbatch", True, "Slurm", FIRST, "nothing"),
+    ("deepspeed-ssh", "deepspeed-ssh.sbatch", False, "DeepSpeed, over ssh", "first line of the hostfile", "nothing"),
+    ("torchrun", "torchrun.sbatch", False, "a torchrun on each node", STORE, "nothing"),
     (
-        *("torchrun-elastic", "torchrun-elastic.sbatch", False, "a torchrun on each node", f"a store on the {NAMED}"),
-        "a rank that dies, a torchrun, a node but the first",
+        *("torchrun-elastic", "torchrun-elastic.sbatch", False, "a torchrun on each node", STORE),
+        "a rank, a torchrun, any node but the first",
     ),
-    ("accelerate", "accelerate.sbatch", False, "an accelerate on each node", "machine rank 0", ENDS),
-    ("mpirun", "mpirun.sbatch", False, "a daemon of MPI on each node", f"by MPI; for gloo the {NAMED}", ENDS),
-    ("ray", "ray.sbatch", False, "a Ray on each node", "the first task on the first node", ENDS),
-    ("multiprocessing", "multiprocessing.sbatch", False, "Python", "127.0.0.1: one node only", ENDS),
-    ("submitit", "submitit_job.py", True, "Slurm", NAMED, "preemption, if the function has a checkpoint()"),
-    ("hydra", "hydra_submitit.py", True, "Slurm, a job for each configuration", NAMED, ENDS),
+    ("accelerate", "accelerate.sbatch", False, "an accelerate on each node", "machine rank 0", "nothing"),
+    ("mpirun", "mpirun.sbatch", False, "an MPI daemon on each node", "by MPI; with gloo the first node", "nothing"),
+    ("ray", "ray.sbatch", False, "a Ray on each node", "first task on the first node", "nothing"),
+    ("multiprocessing", "multiprocessing.sbatch", False, "Python", "127.0.0.1: one node only", "nothing"),
+    ("submitit", "submitit_job.py", True, "Slurm", FIRST, "preemption, with a checkpoint()"),
+    ("hydra", "hydra_submitit.py", True, "Slurm, a job for each configuration", FIRST, "nothing"),
 )
 LAUNCHERS = {row[0]: Launcher(*row) for row in TABLE}
 
@@ -200,7 +199,7 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
     few = nodes * max(1, RANKS_TO_TRAIN // nodes)
     if few > gpus:
         raise UsageError(f"{few} ranks train, on one node too, and it has {gpus} GPUs", "make up NODES=2 GPUS=8")
-    rows, failed = [], []
+    rows, failed, losses = [], [], set()
     for each in chosen:
         size = 1 if each.one_node else nodes
         try:
@@ -212,19 +211,22 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
             continue
         where = f"{size} x {gpus} ranks, placement proved"
         console.print(f"{each.name}: {where}, {proof.seconds:.1f} s to the first sum, loss {loss:.6f}", highlight=False)
-        rows.append([each.name, each.started_by, each.rank_0, f"{proof.seconds:.1f}", each.survives, f"{loss:.6f}"])
+        losses.add(loss)
+        rows.append([each.name, each.started_by, each.rank_0, f"{proof.seconds:.0f}", each.survives])
     show(console, rows)
     if failed:
         raise JobFailed(f"{len(failed)} of {len(chosen)} launchers did not end well: {', '.join(failed)}", "see above")
-    if len({row[-1] for row in rows}) > 1:
+    if len(losses) > 1:
         raise JobFailed(f"{few} ranks train the same under every launcher, but the losses above differ")
 
 
 def show(console: Console, rows: list[list[str]]) -> None:
-    table = Table(title="launchers", show_lines=True)
-    headings = ("launcher", "who starts the ranks", "how rank 0 is found", "s to first sum", "what it survives", "loss")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in ("s to first sum", "loss") else "left")
+    table = Table(title="launchers")
+    table.add_column("launcher", no_wrap=True)
+    table.add_column("who starts the ranks")
+    table.add_column("how rank 0 is found")
+    table.add_column("s to first sum", justify="right", width=8)
+    table.add_column("what it survives")
     for row in rows:
         table.add_row(*row)
     console.print(table)
