@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from slurmbed.compose import Compose
 from slurmbed.errors import NotReady
@@ -62,7 +63,7 @@ class Readiness:
             WaitTimeout: with what was missing last.
         """
         timeout = 120 + 2 * nodes
-        probe = lambda: self.probe(nodes, qos)  # noqa: E731
+        probe = partial(self.probe, nodes, qos)
         for job_id in wait_until(probe, what="all nodes idle", timeout=timeout, hint="see: make logs"):
             self.slurm.wait(job_id, timeout)
             self.wait_accounted(job_id, timeout)

@@ -95,7 +95,10 @@ def test_sshd_answers_on_the_hosts_port(cluster):
 @pytest.mark.parametrize("where", ["login", "node-2"])
 def test_a_users_own_key_leads_to_all_machines_and_to_nobody_else(cluster, where):
     """BatchMode: whoever is not known, host or user, is refused without a question."""
-    ssh = lambda target: ["ssh", "-oBatchMode=yes", target, "id -un; hostname"]  # noqa: E731
+
+    def ssh(target):
+        return ["ssh", "-oBatchMode=yes", target, "id -un; hostname"]
+
     for user in ("alice", "bob"):
         taken = cluster.compose.exec("node-1", ssh(where), user=user)
         assert taken.check().stdout == f"{user}\n{where}\n"

@@ -60,7 +60,10 @@ def test_slurm_hands_out_emulated_gpus(start):
 
 def test_gpus_of_the_host_are_counted_from_0_in_each_node(start, four_gpus, monkeypatch):
     """Device files with the names that the toolkit gives stand in for GPUs: node-2 has the host's numbers 2 and 3."""
-    stand_ins = lambda part: {"devices": [f"/dev/null:/dev/nvidia{i}" for i in part.gpu_ids]}  # noqa: E731
+
+    def stand_ins(part):
+        return {"devices": [f"/dev/null:/dev/nvidia{i}" for i in part.gpu_ids]}
+
     monkeypatch.setattr("slurmbed.compose.gpu_devices", stand_ins)
     cluster = start(gpus="2")
     declared = cluster.compose.exec("node-2", ["cat", "/etc/slurm/gres.conf"]).check().stdout

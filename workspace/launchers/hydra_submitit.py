@@ -40,7 +40,9 @@ def launch():
     """Have hydra submit the jobs and wait for them, but not for ever; then show their output."""
     folder = Path(f"runs/hydra/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")  # shared by all nodes
     sys.argv.append(f"hydra.sweep.dir={folder}")
-    jobs = lambda: sorted(path.parent.name for path in folder.glob(".submitit/*/*_submitted.pkl"))  # noqa: E731
+
+    def jobs():
+        return sorted(path.parent.name for path in folder.glob(".submitit/*/*_submitted.pkl"))
 
     def too_late(*_):
         subprocess.run(["scancel", *jobs()], check=False, timeout=60)

@@ -6,6 +6,8 @@ trap 'told=yes' TERM # it comes to all of this task; Ray is the one to act on it
 
 export RANK_OUTPUT=/proc/$$/fd/1 # what srun reads
 folder=/tmp/ray-$SLURM_JOB_ID # the job's own: in /tmp/ray the last one's Ray is everyone's default
+rm -rf "$folder" # of an earlier run of this job, which a lost node has cut off
+mkdir --mode=700 "$folder" # fails where somebody else has made it
 # This node's ranks take one slurm_node_I each, so that exactly so many come here, whatever Ray finds better.
 # --block: what Ray starts in the background outlives the job where Slurm has no cgroups.
 words=(

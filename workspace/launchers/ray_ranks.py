@@ -20,7 +20,10 @@ def main():
     wait_for(lambda: answers(address), f"nothing answers at {address}: what does the head's Ray say above?")
     ray.init(address=address, log_to_driver=False)
     names = [f"slurm_node_{node}" for node in range(nodes)]
-    missing = lambda: [name for name in names if ray.cluster_resources().get(name, 0) < per_node]  # noqa: E731
+
+    def missing():
+        return [name for name in names if ray.cluster_resources().get(name, 0) < per_node]
+
     wait_for(lambda: not missing(), lambda: f"Ray does not run on all of {nodes} nodes; there is no {missing()}")
     # max_retries: Ray starts a task that died again, but the other ranks do not wait for it.
     # num_gpus: Ray shows a rank its own GPUs only, and with 0 none.

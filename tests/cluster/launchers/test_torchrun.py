@@ -68,6 +68,14 @@ def test_a_killed_torchrun_leaves_a_smaller_world_that_goes_on(pod, pod_workspac
     assert left == [], "ranks outlived their torchrun"
 
 
+def test_a_rank_that_fails_each_time_is_given_up(pod, pod_workspace, failing):
+    size = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2", "--output=runs/%j.log")
+    job_id = pod.slurm.submit(*size, "launchers/torchrun-elastic.sbatch", failing)
+    assert pod.slurm.wait(job_id, 240).state == "FAILED"
+    log = (pod_workspace / "runs" / f"{job_id}.log").read_text()
+    assert log.count("rank 1 gives up") == 1 + 3  # --max-restarts
+
+
 def test_a_lost_node_leaves_a_smaller_world_that_goes_on(pod, pod_workspace):
     job = Elastic(pod, pod_workspace)
     pod.compose.by_name("kill", "node-2", timeout=60).check()
