@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed.cluster import Cluster
+from slurmbed.cluster import USER, Cluster
 from slurmbed.compose import BASE_FILE, Slice, overlay
 from slurmbed.host import job_uid
 from slurmbed.plan import WORKSPACE, Plan, Settings
 from slurmbed.training import prepare_text
+from slurmbed.wait import Pending, wait_until
 
 NAME = "slurmbed-test"
 NODES = 2
@@ -19,6 +20,7 @@ WITH_THEIR_OWN = ("test_gpu.py", "test_shapes.py")  # clusters
 SLICE = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)  # two CPUs, so that two ranks can share a node
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two clusters at a time, so that one works while the other waits; the tests of one go one after another."""
     for item in items:
@@ -111,13 +113,26 @@ def pod_workspace(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pod(image, pod_workspace):
+def pod_of_all(image, pod_workspace):
     """Four nodes, each with 8 emulated GPUs and 16 CPUs, for launchers. A test that changes it puts it back."""
     shape = {"nodes": "4", "cpus": "16", "gpus": "emulated:8"}
     cluster = Cluster(Settings(name=f"{NAME}-pod", workspace=str(pod_workspace), **shape), print)
     cluster.up()
     yield cluster
     cluster.clean()
+
+
+@pytest.fixture
+def pod(pod_of_all):
+    """As pod_of_all; left idle, whatever became of the test's jobs, so that the next one's are on the first nodes."""
+    yield pod_of_all
+    pod_of_all.slurm.runner(["scancel", f"--user={USER}"]).check()
+
+    def idle() -> None:
+        if busy := [f"{node.name} {node.state}" for node in pod_of_all.slurm.nodes() if not node.is_idle]:
+            raise Pending(", ".join(busy))
+
+    wait_until(idle, what="the pod is idle", timeout=120)
 
 
 def job_runner(cluster: Cluster, workspace: Path):

@@ -49,14 +49,14 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 
 @pytest.fixture(scope="module")
-def training_words(pod, pod_workspace) -> tuple[str, ...]:
+def training_words(pod_workspace) -> tuple[str, ...]:
     return launchers.training_words(pod_workspace, prepare_text(pod_workspace))
 
 
 @pytest.fixture(scope="module")
-def loss_by_srun(pod, training_words) -> float:
+def loss_by_srun(pod_of_all, training_words) -> float:
     """Of two ranks: on how many nodes makes no difference to the sums."""
-    return launchers.train(pod, LAUNCHERS["srun"], 2, 1, training_words)
+    return launchers.train(pod_of_all, LAUNCHERS["srun"], 2, 1, training_words)
 
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
