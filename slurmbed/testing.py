@@ -12,7 +12,7 @@ from slurmbed.run import run
 
 SUITES = ("unit", "training", "cluster")
 LIMIT = 4800  # seconds for one suite
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadgroup")  # tests/cluster/conftest.py has the groups
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")  # one file's jobs work while another's wait
 
 
 def test(only: str, say: Callable[[str], None]) -> int:
@@ -34,18 +34,18 @@ def test(only: str, say: Callable[[str], None]) -> int:
 def test_launchers(say: Callable[[str], None]) -> int:
     """Run the tests of launchers alone, which are among the cluster tests."""
     say("---- launchers ----")
-    folder = ROOT / "tests" / "cluster" / "launchers"
-    return run([sys.executable, "-m", "pytest", str(folder)], timeout=LIMIT, capture=False).returncode
+    return run(command("cluster/launchers", say), timeout=LIMIT, capture=False).returncode
 
 
 def command(name: str, say: Callable[[str], None]) -> list[str]:
+    """What runs the tests of a folder. For those that need images these are built first: no two tests build at once."""
     here = [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
     if name == "unit":
         return here
     cluster = Cluster(Settings(name="slurmbed-test"), say)
     plan = cluster.plan()
     cluster.build(plan)
-    if name == "cluster":
+    if name.startswith("cluster"):
         return [*here, *SIDE_BY_SIDE]
     return [
         *("docker", "run", "--rm", "--name", "slurmbed-test-training", "--init", "--network", "none"),

@@ -14,19 +14,9 @@ from slurmbed.plan import WORKSPACE, Plan, Settings
 from slurmbed.training import prepare_text
 from slurmbed.wait import Pending, wait_until
 
-NAME = "slurmbed-test"
+NAME = "-".join(filter(None, ("slurmbed-test", os.environ.get("PYTEST_XDIST_WORKER"))))  # each worker has its own
 NODES = 2
-WITH_THEIR_OWN = ("test_gpu.py", "test_shapes.py")  # clusters
 SLICE = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)  # two CPUs, so that two ranks can share a node
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two clusters at a time, so that one works while the other waits; the tests of one go one after another."""
-    for item in items:
-        path = item.path.relative_to(Path(__file__).parent)
-        group = "launchers" if path.parts[0] == "launchers" else "own" if path.name in WITH_THEIR_OWN else "cluster"
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
