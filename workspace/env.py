@@ -8,7 +8,7 @@ from itertools import count
 
 # Launcher -> its names of (rank, world size, local rank). The first whose rank is set counts: srun may start torchrun,
 # and mpirun starts its daemons by srun, so that srun's come last. torchrun's are also those of accelerate, DeepSpeed,
-# submitit, Fabric and Ray Train.
+# submitit and Ray Train; Fabric reads srun's.
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),

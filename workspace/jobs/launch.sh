@@ -1,16 +1,11 @@
-# What all job scripts begin with: `source jobs/launch.sh`, in the folder of submission. Not a job by itself.
+# What all job scripts begin with: `source jobs/launch.sh`, in the folder of submission, for Slurm runs a copy of the job
+# script in a spool folder, from which $0 does not lead back. Not a job by itself.
 # Sets MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS, and defines `launch`, which starts the ranks.
 set -Eeuo pipefail
 
-# Slurm runs a copy of the job script in a spool folder: $0 does not lead back to train.py, the folder of submission does.
-if [[ ! -f train.py ]]; then
-  echo "no train.py in $PWD: submit from its folder, as sbatch jobs/$SLURM_JOB_NAME.sbatch" >&2
-  exit 1
-fi
-
 # Rank 0 runs on the first node of the allocation, and everyone meets there. Not $(hostname), which behind srun would be
 # each rank's own, and no fallback to localhost, which would make each rank a world of one.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 # A port of the job's own, so that two jobs on a node do not collide; below 32768, where outgoing connections begin.
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Without it every rank starts a thread for each core that it sees, which may be all of the machine's.
@@ -27,6 +22,10 @@ launch() {
 # For launchers that start a node's ranks themselves: as many as Slurm gave GPUs, or RANKS_PER_NODE. The task's CPUs are
 # for all of them; where there are fewer than ranks these take turns.
 share_out_node() {
+  if [[ ${SLURM_GPUS:-} ]] && ((${SLURM_GPUS##*:} != SLURM_NNODES * SLURM_GPUS_ON_NODE)); then
+    echo "$SLURM_GPUS GPUs on $SLURM_NNODES nodes, $SLURM_GPUS_ON_NODE of them here: ask for as many on each, --gpus-per-node" >&2
+    exit 1
+  fi
   RANKS_PER_NODE=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}
   OMP_NUM_THREADS=$((OMP_NUM_THREADS > RANKS_PER_NODE ? OMP_NUM_THREADS / RANKS_PER_NODE : 1))
   export RANKS_PER_NODE

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import program
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import SLURMEnvironment
 from lightning_fabric.strategies import DDPStrategy
@@ -17,7 +18,7 @@ from lightning_fabric.strategies import DDPStrategy
 def main():
     fabric = Fabric(
         accelerator="cuda" if torch.cuda.is_available() else "cpu",  # auto would take no GPU where Slurm gave one
-        devices=int(os.environ["SLURM_NTASKS_PER_NODE"]),
+        devices=int(os.environ.get("SLURM_NTASKS_PER_NODE", 1)),
         num_nodes=int(os.environ["SLURM_NNODES"]),
         strategy=DDPStrategy(
             # With nccl, gloo stays for what is on the CPU: a flag, an object.
@@ -29,6 +30,8 @@ def main():
     )
     fabric.launch()
     program.run(sys.argv[1:])
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

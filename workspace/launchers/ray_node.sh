@@ -19,6 +19,7 @@ if ((SLURM_NODEID == 0)); then
   ray start --head --port="${RAY_ADDRESS#*:}" --include-dashboard=false "${words[@]}" && code=0 || code=$?
 else
   until (exec 3<>"/dev/tcp/${RAY_ADDRESS/://}") 2>/dev/null; do
+    if [[ -n $told ]]; then exit; fi
     if ((SECONDS > 60)); then
       echo "$(hostname): no head of Ray at $RAY_ADDRESS within 60 s" >&2
       exit 1

@@ -3,6 +3,7 @@
 python3 launchers/submitit_features.py array       # one job of four tasks, two at a time, each with its own result
 python3 launchers/submitit_features.py exception   # the job's traceback, here on the login node
 python3 launchers/submitit_features.py preempt     # saved on a signal, requeued, gone on with, and the result is right
+python3 launchers/submitit_features.py preempt --qos preemptible   # the same, when Slurm preempts it for another job
 """
 
 import argparse
@@ -48,7 +49,7 @@ def divide(number, by):
     return number / by
 
 
-def array(wait):
+def array(wait, _):
     jobs = executor(slurm_array_parallelism=2).map_array(square, [1, 2, 3, 4])
     print(f"submitted job {jobs[0].job_id.partition('_')[0]}", flush=True)
     for job in jobs:
@@ -56,7 +57,7 @@ def array(wait):
     print("results:", [job.result() for job in jobs])
 
 
-def exception(wait):
+def exception(wait, _):
     job = executor().submit(divide, 1, by=0)
     print(f"submitted job {job.job_id}", flush=True)
     finish(job, wait)
@@ -64,11 +65,12 @@ def exception(wait):
     print("exception:", job.exception())
 
 
-def preempt(wait):
-    # Slurm sends SIGUSR2 90 s (slurm_signal_delay_s) before the time limit, and with PreemptParameters=
-    # send_user_signal before preemption. slurm_max_num_timeout is how often a job may go on after its time limit. With
-    # a limit of 10 minutes or less submitit takes every preemption for that.
-    slurm = executor(slurm_additional_parameters={"requeue": True})
+def preempt(wait, qos):
+    # Slurm sends SIGUSR2 90 s (slurm_signal_delay_s) before the time limit. On preemption too, if slurm.conf has
+    # PreemptParameters=send_user_signal and the job's QOS a GraceTime to save in, as clusters/campus.yaml says.
+    # slurm_max_num_timeout is how often a job may go on after its time limit. With a limit of 10 minutes or less
+    # submitit takes every preemption for that.
+    slurm = executor(slurm_additional_parameters={"requeue": True, **({"qos": qos} if qos else {})})
     job = slurm.submit(SumOfSquares(STEPS))
     print(f"submitted job {job.job_id}", flush=True)
     deadline = time.monotonic() + wait
@@ -76,8 +78,9 @@ def preempt(wait):
         if job.done() or time.monotonic() > deadline:
             sys.exit(f"job {job.job_id} is {job.state} and did not start: {job.stderr()}")
         time.sleep(1)
-    time.sleep(2)  # some steps to lose; if there were none, `started` below is 0 and says so
-    job._interrupt()  # as preemption does: SIGTERM, which submitit leaves aside, then SIGUSR2
+    if not qos:
+        time.sleep(2)  # some steps to lose; if there were none, `started` below is 0 and says so
+        job._interrupt()  # like preemption: SIGTERM, which submitit leaves aside, then SIGUSR2
     finish(job, wait)
     result, expected = job.result(), sum(step**2 for step in range(STEPS))
     print("result:", result)
@@ -89,9 +92,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     features = {each.__name__: each for each in (array, exception, preempt)}
     parser.add_argument("feature", choices=features)
+    parser.add_argument("--qos", help="preempt: of the job, which then waits for Slurm to preempt it")
     parser.add_argument("--wait", type=int, default=600, help="seconds for the job; requeued ones wait two minutes")
     options = parser.parse_args()
-    features[options.feature](options.wait)
+    features[options.feature](options.wait, options.qos)
 
 
 if __name__ == "__main__":

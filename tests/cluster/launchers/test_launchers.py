@@ -50,7 +50,7 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 @pytest.fixture(scope="module")
 def training_words(pod_workspace) -> tuple[str, ...]:
-    return launchers.training_words(pod_workspace, prepare_text(pod_workspace))
+    return launchers.training_words(pod_workspace, prepare_text(pod_workspace), ranks=2)
 
 
 @pytest.fixture(scope="module")

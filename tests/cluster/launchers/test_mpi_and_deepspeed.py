@@ -51,6 +51,28 @@ def test_over_ssh_ranks_take_the_gpus_of_their_job(pod, pod_job):
     assert "Setting CUDA_VISIBLE_DEVICES=0,1" in log
 
 
+FAILS = """
+import sys
+sys.path.insert(0, ".")
+import env, rendezvous, torch, torch.distributed as dist
+
+me = env.read()
+with rendezvous.process_group(me, "gloo", 60):
+    if me.rank == 3:
+        raise SystemExit("rank 3 gives up")
+    while True:
+        dist.all_reduce(torch.zeros(1))
+"""
+
+
+def test_over_ssh_a_rank_that_fails_on_the_other_node_ends_the_job(pod, pod_workspace):
+    (pod_workspace / "runs" / "fails.py").write_text(FAILS)
+    job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, "runs/fails.py")
+    assert pod.slurm.wait(job_id, 240).state == "FAILED"
+    assert "rank 3 gives up" in (pod_workspace / "runs" / f"{job_id}.log").read_text()
+    wait_until_nodes_have_none_of_alices(pod)
+
+
 @pytest.mark.parametrize("launch", MPI, ids=by_script)
 @pytest.mark.parametrize(
     ("program", "by"),
@@ -84,7 +106,10 @@ def test_a_cancelled_job_leaves_nothing_that_ssh_started(pod, pod_workspace):
     assert all(processes(pod, node) for node in ("node-1", "node-2"))
     pod.slurm.cancel(job_id)
     assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
+    wait_until_nodes_have_none_of_alices(pod)
 
+
+def wait_until_nodes_have_none_of_alices(pod) -> None:
     def gone() -> None:
         if left := processes(pod, "node-1") + processes(pod, "node-2"):
             raise Pending(left)

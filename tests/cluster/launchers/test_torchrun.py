@@ -68,12 +68,24 @@ def test_a_killed_torchrun_leaves_a_smaller_world_that_goes_on(pod, pod_workspac
     assert left == [], "ranks outlived their torchrun"
 
 
-def test_a_rank_that_fails_each_time_is_given_up(pod, pod_workspace, failing):
-    size = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2", "--output=runs/%j.log")
-    job_id = pod.slurm.submit(*size, "launchers/torchrun-elastic.sbatch", failing)
+LAST_FAILS = """
+import os, sys
+
+last = int(os.environ["SLURM_NNODES"]) - 1, int(os.environ["LOCAL_WORLD_SIZE"]) - 1
+if (int(os.environ["SLURM_NODEID"]), int(os.environ["LOCAL_RANK"])) == last:
+    sys.exit("the last one gives up")
+"""
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [("1", "2"), ("2", "1")], ids=["first node", "other node"])
+def test_a_rank_that_fails_each_time_is_given_up(pod, pod_workspace, nodes, per_node):
+    """The last one; the other is through with its work."""
+    (pod_workspace / "runs" / "half.py").write_text(LAST_FAILS)
+    size = (f"--nodes={nodes}", f"--gpus-per-node={per_node}", f"--cpus-per-task={per_node}", "--output=runs/%j.log")
+    job_id = pod.slurm.submit(*size, "launchers/torchrun-elastic.sbatch", "runs/half.py")
     assert pod.slurm.wait(job_id, 240).state == "FAILED"
     log = (pod_workspace / "runs" / f"{job_id}.log").read_text()
-    assert log.count("rank 1 gives up") == 1 + 3  # --max-restarts
+    assert log.count("the last one gives up") == 1 + 3  # --max-restarts
 
 
 def test_a_lost_node_leaves_a_smaller_world_that_goes_on(pod, pod_workspace):

@@ -10,6 +10,7 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --gpus-per-node=8
 #SBATCH --time=00:10:00
+#SBATCH --no-requeue
 # The job itself says little: what its nodes say is in log/.
 #SBATCH --output=runs/%j.log
 
@@ -19,7 +20,7 @@ cd "$SLURM_SUBMIT_DIR"
 source launchers/chain/env.sh
 
 # The same on all nodes, so it is computed here, once. Rank 0 is on the first node of the list.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export MASTER_ADDR MASTER_PORT
 

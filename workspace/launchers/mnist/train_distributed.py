@@ -34,6 +34,8 @@ def main():
 
     digits = mnist_data.load()
     train, test = dataset(digits, "train", options.limit), dataset(digits, "test", options.limit)
+    if len(train) < world_size:
+        sys.exit(f"--limit {options.limit}: {world_size} ranks want an image each")
     sampler = DistributedSampler(train, shuffle=True, drop_last=True)
     train_loader = DataLoader(train, options.batch_size, sampler=sampler)
     # Each test image once: DistributedSampler would give some twice, so that all ranks have as many.
