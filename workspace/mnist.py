@@ -55,7 +55,7 @@ def main():
     try:
         with rendezvous.process_group(env, config.backend, config.timeout) as device:
             Run(config, env, device, digits, resumed, record).run()
-    except (rendezvous.LaunchError, AmpError) as error:
+    except AmpError as error:
         sys.exit(f"mnist.py: error: {error}")
 
 

@@ -7,13 +7,16 @@ with rendezvous.process_group(env, "auto", timeout=300) as device:
 import json
 import os
 import socket
+import sys
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 LEAVE_TAKING = 20  # sums before the ranks part: some milliseconds
+BY_MPI = "MPI's ranks are to be started by mpirun, or by srun with --mpi=pmix"
 NAMED = 6  # ranks that an error names before it counts the others
 
 
@@ -34,12 +37,15 @@ def process_group(env, backend, timeout):
     its group is taken as it is. Nobody waits longer than `timeout` seconds for another, but with mpi, which knows no
     such limit. After an error a rank just ends: the others see its connection close, and end too.
 
-    Raises LaunchError: a rank does not come, or comes twice, there is nobody where MASTER_ADDR points to, or, on every
-    rank, the backend cannot be had.
+    Ends the program with the reason if a rank does not come, or comes twice, if there is nobody where MASTER_ADDR
+    points to, or, on every rank, if the backend cannot be had.
     """
     given = dist.is_initialized()
     taken = given or backend == "mpi"
-    device = take_group(env) if taken else connect(env, backend, timedelta(seconds=timeout))
+    try:
+        device = take_group(env) if taken else connect(env, backend, timedelta(seconds=timeout))
+    except LaunchError as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: error: {error}")
     yield device
     # Rank 0 holds the store: it must not leave first. Not by barrier(), and not once: gloo's threads free tensors of
     # earlier collectives late, for which they need Python's lock; destroy_process_group holds that and waits for the
@@ -55,10 +61,12 @@ def connect(env, backend, timeout):
     """Meet at MASTER_ADDR, call the roll, choose the backend; returns the device."""
     store = meet(env, timeout)
     gpus = [each["gpu"] for each in roll_call(store, env, timeout)]
-    backend = choose_backend(backend, gpus, dist.is_nccl_available())
-    device = device_of(backend, env.local_rank)
+    chosen = choose_backend(backend, gpus, dist.is_nccl_available())
+    if backend == "auto" and chosen == "gloo" and any(gpus) and env.rank == 0:
+        print(f"gloo, and the GPUs are idle: {obstacle(gpus, dist.is_nccl_available())}", flush=True)
+    device = device_of(chosen, env.local_rank)
     # With nccl, gloo stays for what is on the CPU: a flag, an object.
-    both = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
+    both = "cpu:gloo,cuda:nccl" if chosen == "nccl" else "gloo"
     store = dist.PrefixStore("ranks", store)
     dist.init_process_group(both, store=store, rank=env.rank, world_size=env.world_size, timeout=timeout)
     return device
@@ -70,12 +78,12 @@ def take_group(env):
         try:
             dist.init_process_group("mpi")
         except (RuntimeError, ValueError) as error:
-            raise BackendError(f"--backend mpi: {error}") from None
+            raise BackendError(f"--backend mpi: {str(error).splitlines()[0]}; {BY_MPI}") from None
     told, found = (env.rank, env.world_size), (dist.get_rank(), dist.get_world_size())
     if told != found:
         raise LaunchError(
             f"{env.launcher} says rank {told[0]} of {told[1]}, {dist.get_backend()} rank {found[0]} of {found[1]}; "
-            "MPI's ranks are to be started by mpirun, or by srun with --mpi=pmix"
+            f"{BY_MPI}"
         )
     return device_of(dist.get_backend_config(), env.local_rank)
 
@@ -94,13 +102,14 @@ def meet(env, timeout):
             store = dist.TCPStore(*address, is_master=env.rank == 0, timeout=timeout, wait_for_workers=False)
     except dist.DistError as error:
         where, why = f"{address[0]}:{address[1]}", str(error).splitlines()[0]
+        seconds = timeout.total_seconds()
         if env.rank == 0:
             raise LaunchError(
                 f"rank 0 on {socket.gethostname()} cannot hold the meeting at {where}: {why}; a port that another job "
                 "has taken? Derive it from the job's id, as jobs/launch.sh does"
             ) from None
         raise LaunchError(
-            f"rank {env.rank} on {socket.gethostname()} found nobody at {where} within {timeout.seconds} s ({why}); "
+            f"rank {env.rank} on {socket.gethostname()} found nobody at {where} within {seconds:g} s ({why}); "
             "MASTER_ADDR must be the name of the node that has rank 0, the same on every node"
         ) from None
     return dist.PrefixStore(f"job {env.job_id}", store)
@@ -137,7 +146,7 @@ def wait_for_all(store, env, timeout):
     try:
         store.wait(["over"], timeout)
     except dist.DistStoreError:
-        raise LaunchError(absent(store, env, timeout.seconds)) from None
+        raise LaunchError(absent(store, env, timeout.total_seconds())) from None
     if store.check(["trouble"]):
         raise LaunchError(store.get("trouble").decode())
 
@@ -152,7 +161,7 @@ def absent(store, env, seconds):
             missing.append(rank)
     there = "; ".join(f"{host}: {some(ranks)}" for host, ranks in came.items())
     return (
-        f"of {env.world_size} ranks these did not come within {seconds} s: {some(missing)}. There are, by node: "
+        f"of {env.world_size} ranks these did not come within {seconds:g} s: {some(missing)}. There are, by node: "
         f"{there}. Does every node start as many as the world size says, with the same MASTER_ADDR?"
     )
 
@@ -183,23 +192,24 @@ def own_gpu(local_rank):
 
 def choose_backend(wanted, gpus, nccl_available):
     """gloo or nccl, from what was asked for and the GPU of each rank. BackendError if it cannot be had."""
+    against_nccl = obstacle(gpus, nccl_available)
+    if wanted == "gloo" or (wanted == "auto" and against_nccl):
+        return "gloo"
+    if against_nccl:
+        raise BackendError(f"--backend nccl: {against_nccl}, or use --backend gloo")
+    return "nccl"
+
+
+def obstacle(gpus, nccl_available):
+    """Why nccl cannot be had, and what to do; empty if it can. `gpus` has each rank's, empty if it sees none."""
     without = [rank for rank, gpu in enumerate(gpus) if not gpu]
     shared = [rank for rank, gpu in enumerate(gpus) if gpu and gpus.index(gpu) != rank]
-    if wanted == "gloo" or (wanted == "auto" and (without or shared or not nccl_available)):
-        return "gloo"
     if without:
-        raise BackendError(
-            f"--backend nccl needs a GPU for each rank, and rank {without[0]} sees none; "
-            "ask Slurm for them with --gpus-per-task=1, or use --backend gloo"
-        )
+        return f"it needs a GPU for each rank, and rank {without[0]} sees none; ask Slurm for them, --gpus-per-node=N"
     if shared:
-        raise BackendError(
-            f"--backend nccl needs a GPU for each rank, and ranks {gpus.index(gpus[shared[0]])} and {shared[0]} share "
-            "one; start fewer ranks on that node, or use --backend gloo"
-        )
-    if not nccl_available:
-        raise BackendError("--backend nccl: this build of torch has no NCCL; use --backend gloo, or a CUDA build")
-    return "nccl"
+        both = f"ranks {gpus.index(gpus[shared[0]])} and {shared[0]}"
+        return f"it needs a GPU for each rank, and {both} share one; start fewer ranks on that node"
+    return "" if nccl_available else "this build of torch has no NCCL; take a CUDA build"
 
 
 def gather(value):

@@ -64,11 +64,8 @@ def main():
     if config.threads:
         torch.set_num_threads(config.threads)
     communication.configure(config)
-    try:
-        with rendezvous.process_group(env, config.backend, config.timeout) as device:
-            Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
-    except rendezvous.LaunchError as error:
-        sys.exit(f"train.py: error: {error}")
+    with rendezvous.process_group(env, config.backend, config.timeout) as device:
+        Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
 
 
 class Run:

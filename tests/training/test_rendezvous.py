@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -102,6 +103,16 @@ def test_a_group_that_does_not_know_the_ranks_as_the_launcher_does():
     process.start()
     process.join(timeout=60)
     assert process.exitcode == 0
+
+
+def test_a_program_ends_with_the_reason_and_no_traceback(monkeypatch):
+    """MPI has not started this process."""
+    monkeypatch.setattr(sys, "argv", ["some/train.py"])
+    expected = (
+        r"^train\.py: error: --backend mpi: .*; MPI's ranks are to be started by mpirun, or by srun with --mpi=pmix$"
+    )
+    with pytest.raises(SystemExit, match=expected), rendezvous.process_group(rank(0), "mpi", 1):
+        pytest.fail("there is a group")
 
 
 def take_a_group_of_one():
