@@ -1,17 +1,20 @@
 """Clusters of a shape: GPUs that no machine has, and a campus with partitions, QOS, accounts and preemption."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conftest import NAME
-from slurmbed.cluster import Cluster
+from slurmbed.cluster import USER, Cluster
 from slurmbed.compose import ROOT
 from slurmbed.errors import UsageError
 from slurmbed.parse import Job, parse_table
-from slurmbed.plan import Settings
+from slurmbed.plan import WORKSPACE, Settings
 from slurmbed.run import run
 from slurmbed.wait import Pending, wait_until
 
@@ -238,6 +241,35 @@ def test_a_normal_job_takes_the_place_of_a_preemptible_one_which_is_queued_again
     campus.slurm.wait(high, 60)
     campus.slurm.runner(["scontrol", "update", f"JobId={low}", "StartTime=now"]).check()
     until(campus, low, "RUNNING")
+
+
+def test_what_slurm_preempts_saves_is_queued_again_and_goes_on(campus, submit):
+    """By submitit, in the grace time of the QOS; the program checks its own result."""
+    folder = campus.workspace()
+    shutil.copytree(WORKSPACE / "launchers", folder / "launchers")
+    campus.slurm.runner(["mkdir", "runs"]).check()
+    words = ("python3", "launchers/submitit_features.py", "preempt", "--qos", "preemptible")
+    argv = campus.compose.exec_argv("login", words, USER, ("--workdir", "/workspace"))
+    with ThreadPoolExecutor() as threads:
+        program = threads.submit(run, argv, timeout=400)
+        low = wait_until(partial(steps_begun, folder), what="the job computes", timeout=120)
+        high = submit(campus, "--nodes=2", "--ntasks-per-node=2")
+        until(campus, high, "RUNNING")
+        until(campus, low, "PENDING")
+        campus.slurm.cancel(high)
+        campus.slurm.wait(high, 60)
+        campus.slurm.runner(["scontrol", "update", f"JobId={low}", "StartTime=now"]).check()
+        done = program.result(timeout=400)
+    assert done.ok, done.output
+    assert re.search(r"result: {'started': [1-9]\d*, 'total': \d+, 'restarts': '1'}", done.stdout)
+
+
+def steps_begun(folder: Path) -> str:
+    """The id of submitit's job, once it has begun to compute."""
+    for log in folder.glob("runs/submitit/*/*_0_log.out"):
+        if "started at step" in log.read_text():
+            return log.name.partition("_")[0]
+    raise Pending("no such line in runs/submitit")
 
 
 def preempted(cluster: Cluster, job_id: str) -> None:

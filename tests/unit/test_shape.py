@@ -68,6 +68,8 @@ MISTAKES = {
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
     "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
     "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm would cover",
+    "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt would cover",
+    "mounts:\n  - {host: ., container: /data/../etc}": "4: mounts[0].container: /data/../etc would cover",
 }
 
 
@@ -154,7 +156,7 @@ def test_qos_and_accounts_become_sacctmgrs_words(campus):
         " MaxJobsPerUser=1 MaxTRESPerJob=gres/gpu=0 MaxWall=1",
         "modify qos name=normal set Priority=100 Preempt=preemptible PreemptMode=cluster GraceTime=0"
         " MaxTRESPerUser=gres/gpu=2 MaxWall=12:00:00",
-        "modify qos name=preemptible set Priority=0 Preempt= PreemptMode=requeue GraceTime=0",
+        "modify qos name=preemptible set Priority=0 Preempt= PreemptMode=requeue GraceTime=20",
     ]
     there = {"class|alice", "class|bob", "physics|alice"}
     words = [" ".join(each) for each in accounts.account_commands(campus, {"physics"}, there)]
@@ -207,6 +209,13 @@ def test_a_mere_number_of_gpus_is_emulated_where_there_are_none_and_has_company_
 def test_memory_that_a_group_leaves_open_is_shared_out(write):
     shape = config.load(write("nodes:\n  - {name: a, memory: 2G}\n  - {name: b, count: 2}"))
     assert [part.memory for part in shaped_slices(shape, {}, LAPTOP, 3)] == [2048, 2048, 2048]
+
+
+def test_nodes_beyond_the_files_take_what_memory_is_left(write):
+    shape = config.load(write("nodes:\n  - {name: a, count: 2}"))
+    there = dict(enumerate(shaped_slices(shape, {}, LAPTOP, 2), 1))
+    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 3)] == [3072, 3072, 2048]
+    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 4)] == [3072, 3072, 1024, 1024]
 
 
 @pytest.mark.parametrize(
