@@ -75,7 +75,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=bind,source=requirements,target=/requirements \
     if [ "$LAUNCHERS" = 0 ]; then exit; fi; \
     export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
-    apt-get install -qy openmpi-bin pdsh python3-mpi4py python3-psutil python3-requests python3-setuptools python3-venv \
+    apt-get install -qy openmpi-bin pdsh python3-attr python3-mpi4py python3-psutil python3-requests python3-setuptools python3-venv \
         python3-wheel python3-yaml; \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
     python3 -m venv --system-site-packages /opt/launchers; \
@@ -84,7 +84,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     chmod 755 /opt/launchers/bin/torchrun; \
     rm -rf /opt/launchers/lib/python3*/site-packages/ray/cpp \
         /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
-        /opt/launchers/lib/python3*/site-packages/ray/jars
+        /opt/launchers/lib/python3*/site-packages/ray/jars; \
+    HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 ENTRYPOINT ["entrypoint"]

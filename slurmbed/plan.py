@@ -217,6 +217,9 @@ def shaped_slices(shape: Shape, kept: dict[int, Slice], host: machine.Host, coun
     given = sum(group.count * group.memory for group in shape.nodes if group.memory)
     open_nodes = sum(group.count for group in shape.nodes if not group.memory)
     share = (host.memory * 3 // 4 - given) // max(open_nodes, 1)
+    if count > shape.size and not shape.nodes[-1].memory:  # nodes beyond the file's: what is left is theirs
+        taken = sum(part.memory for part in kept.values())
+        share = min(share, (host.memory - taken) // max(count - len(kept), 1))
     slices: list[Slice] = []
     for number in range(1, count + 1):
         group = shape.group_of(number)

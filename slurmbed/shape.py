@@ -158,7 +158,7 @@ NEEDED = re.compile(
 )
 """Keys of slurm.conf that slurmbed sets itself."""
 
-SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|proc|root|run|sbin|sys|tmp|usr|var|workspace)(/|$)")
+SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var|workspace)(/|$)")
 """Folders of a container that are not to be covered."""
 
 
@@ -176,7 +176,7 @@ def conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
         if NEEDED.fullmatch(key):
             yield ("slurm_conf", i), f"{key} is set by slurmbed itself"
     for i, mount in enumerate(shape.mounts):
-        if SYSTEM.match(mount.container):
+        if SYSTEM.match(mount.container) or ".." in mount.container.split("/"):
             yield (
                 ("mounts", i, "container"),
                 f"{mount.container} would cover what a node needs; choose /data or the like",
