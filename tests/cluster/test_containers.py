@@ -9,6 +9,7 @@ import testinfra
 
 from slurmbed.cluster import SERVICES
 from slurmbed.plan import IMAGE_KINDS
+from slurmbed.run import run
 
 ALL = (*SERVICES, "node-1", "node-2")
 CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
@@ -109,6 +110,13 @@ def test_a_users_own_key_leads_to_all_machines_and_to_nobody_else(cluster, where
 
 
 SECRET_NAMES = ("munge.key", "jwt_hs256.key", "slurm.key", "ssh_host_", "id_rsa", "id_ed25519")
+
+
+def test_the_node_image_stays_small(image):
+    """With all launchers; the sizes of its files, as engines count layers in different ways."""
+    argv = ["docker", "run", "--rm", "--entrypoint", "du", image, "--summarize", "--one-file-system", "--bytes", "/"]
+    size = int(run(argv, timeout=120).stdout.split()[0])
+    assert 1e9 < size < 1.9e9
 
 
 @pytest.mark.parametrize("kind", IMAGE_KINDS)
