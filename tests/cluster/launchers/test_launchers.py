@@ -1,6 +1,10 @@
 """Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all."""
 
+import io
+import re
+
 import pytest
+from rich.console import Console
 
 from slurmbed import launchers
 from slurmbed.errors import JobFailed
@@ -22,6 +26,15 @@ def test_every_rank_is_there_once_and_where_slurm_says(pod, name, nodes, per_nod
     backend = "mpi" if launcher.name in ("pmix", "mpirun") else "gloo"
     assert f"; backend {backend} on cpu" in proof.log
     assert proof.log.count(f'"launcher": "{FOUND_BY.get(name, "torchrun")}"') == len(proof.placed)
+
+
+def test_the_command_ends_with_a_table(pod):
+    console = Console(file=io.StringIO(), width=120)
+    launchers.run_all(pod, console, "multiprocessing")
+    printed = console.file.getvalue()
+    said = r"multiprocessing: 1 x 8 ranks, placement proved, \d+\.\d s to the first sum, loss \d\.\d{6}"
+    assert re.search(said, printed)
+    assert re.search(r"│ multiprocessing │ Python .* │ +\d+ │ nothing +│", printed)
 
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in NOT_ENDED_AT_ONCE])
