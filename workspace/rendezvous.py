@@ -196,7 +196,7 @@ def choose_backend(wanted, gpus, nccl_available):
     if wanted == "gloo" or (wanted == "auto" and against_nccl):
         return "gloo"
     if against_nccl:
-        raise BackendError(f"--backend nccl: {against_nccl}, or use --backend gloo")
+        raise BackendError(f"--backend {against_nccl}, or use --backend gloo")
     return "nccl"
 
 
@@ -205,11 +205,11 @@ def obstacle(gpus, nccl_available):
     without = [rank for rank, gpu in enumerate(gpus) if not gpu]
     shared = [rank for rank, gpu in enumerate(gpus) if gpu and gpus.index(gpu) != rank]
     if without:
-        return f"it needs a GPU for each rank, and rank {without[0]} sees none; ask Slurm for them, --gpus-per-node=N"
+        return f"nccl needs a GPU for each rank, and rank {without[0]} sees none; ask Slurm for them, --gpus-per-node=N"
     if shared:
         both = f"ranks {gpus.index(gpus[shared[0]])} and {shared[0]}"
-        return f"it needs a GPU for each rank, and {both} share one; start fewer ranks on that node"
-    return "" if nccl_available else "this build of torch has no NCCL; take a CUDA build"
+        return f"nccl needs a GPU for each rank, and {both} share one; start fewer ranks on that node"
+    return "" if nccl_available else "nccl needs a CUDA build of torch, and this one has no NCCL; take such a build"
 
 
 def gather(value):
