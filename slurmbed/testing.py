@@ -12,6 +12,9 @@ from slurmbed.run import run
 
 SUITES = ("unit", "training", "cluster")
 LIMIT = 4800  # seconds for one suite
+# What torch and oneDNN use of a CPU, if set where `make test` runs: the lowest are ATEN_CPU_CAPABILITY=default and
+# ONEDNN_MAX_CPU_ISA=SSE41.
+INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")  # one file's jobs work while another's wait
 
 
@@ -51,6 +54,7 @@ def command(name: str, say: Callable[[str], None]) -> list[str]:
         *("docker", "run", "--rm", "--name", "slurmbed-test-training", "--init", "--network", "none"),
         *("--shm-size", "512m"),
         *("--user", f"{os.getuid() or 1000}", "--volume", f"{ROOT}:/src:ro", "--workdir", "/src"),
+        *(word for variable in INSTRUCTION_SETS for word in ("--env", variable)),
         *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", plan.node_image),
         *("python3", "-m", "pytest", "-p", "no:cacheprovider", "tests/training"),
     ]

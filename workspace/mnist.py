@@ -25,7 +25,7 @@ import mnist_data as data
 import rendezvous
 from mnist_batches import loaders
 from mnist_journal import DigitsJournal
-from mnist_model import DTYPES, AmpError, build, choose_amp, read_cpu_flags
+from mnist_model import DTYPES, AmpError, build, choose_amp
 
 
 def main():
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, config, env, device, digits, resumed, record):
         self.config, self.device, self.digits = config, device, digits
         self.world_size, self.chief = env.world_size, env.rank == 0  # the rank that writes
-        self.amp = choose_amp(config.amp, device.type, read_cpu_flags())
+        self.amp = choose_amp(config.amp, device.type, (config.batch_size // env.world_size, config.eval_batch_size))
         self.first_epoch = resumed["epoch"] if resumed else 0
         self.folder = config.run_path()
         if self.chief and environment.begins(env, config):

@@ -23,8 +23,8 @@ class Config:
     weight_decay: float = knob(0.01, "AdamW's decay")
     amp: str = knob(
         "auto",
-        "forward in half precision. off; bf16; fp16: on a GPU, with a scaled loss; auto: fp16 on a GPU, bf16 on a CPU "
-        "that multiplies in it, else off",
+        "forward in half precision. off; bf16, on a CPU tried in a process of its own first; fp16: on a GPU, with a "
+        "scaled loss; auto: fp16 on a GPU, off on a CPU",
         ("off", "auto", "bf16", "fp16"),
     )
 

@@ -3,16 +3,18 @@
 Legend: B images in a batch.
 """
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from mnist_data import CLASSES
+from mnist_data import CLASSES, SIDE
 
 DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# A CPU that multiplies in bfloat16 says so in one of these words: x86's two, Arm's one.
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+TRIAL_LIMIT = 120  # seconds
 
 
 class AmpError(ValueError):
@@ -29,20 +31,47 @@ def build(seed):
     )
 
 
-def choose_amp(wanted, device_type, cpu_flags):
-    """off, bf16 or fp16. AmpError if it cannot be had.
+def choose_amp(wanted, device_type, batches):
+    """off, bf16 or fp16; `batches`: the numbers of images that this rank works on. AmpError if it cannot be had.
 
-    `auto` takes bf16 on a CPU that has instructions to multiply in it: there an epoch takes two thirds of the time or
-    less, and elsewhere more, because torch converts back and forth.
+    `auto` is fp16 on a GPU and off on a CPU: whether a CPU is quicker in bf16, or can do it at all, depends on the
+    CPU and on how torch was built, and what the CPU says of itself does not tell.
     """
     if wanted == "fp16" and device_type == "cpu":
-        raise AmpError("--amp fp16 is for GPUs, and this rank computes on a CPU: use --amp bf16, or auto")
-    if wanted != "auto":
-        return wanted
-    if device_type == "cuda":
-        return "fp16"
-    return "bf16" if cpu_flags & BF16_FLAGS else "off"
+        raise AmpError("--amp fp16 is for GPUs, and this rank computes on a CPU: use --amp bf16, or off")
+    if wanted == "auto":
+        return "fp16" if device_type == "cuda" else "off"
+    if wanted == "bf16" and device_type == "cpu":
+        try_on_cpu(wanted, batches)
+    return wanted
 
 
-def read_cpu_flags(file=Path("/proc/cpuinfo")):
-    return set(file.read_text().split()) if file.exists() else set()
+def try_on_cpu(amp, batches):
+    """A forward and backward of each size in a process of its own. AmpError, with what became of it, if it fails.
+
+    Some builds of oneDNN end with SIGILL in bf16 on some CPUs: the process is gone, and nothing can be caught.
+    """
+    program = f"import mnist_model; [mnist_model.forward_and_backward({amp!r}, images) for images in {list(batches)}]"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parent,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_LIMIT,
+        )
+        code, last = done.returncode, (done.stderr.strip().splitlines() or ["no message"])[-1]
+    except subprocess.TimeoutExpired:
+        code, last = 1, f"no end after {TRIAL_LIMIT} s"
+    if code:
+        why = f"it was ended by {signal.Signals(-code).name}" if code < 0 else last
+        raise AmpError(f"--amp {amp}: torch cannot train in it on this CPU, {why}; use --amp off")
+
+
+def forward_and_backward(amp, images):
+    """One step's computation on a CPU in a precision, on a batch of zeros."""
+    network = build(0).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", DTYPES[amp]):
+        logits = network(torch.zeros(images, 1, SIDE, SIDE).to(memory_format=torch.channels_last))
+    nn.functional.cross_entropy(logits.float(), torch.zeros(images, dtype=torch.long)).backward()

@@ -1,6 +1,7 @@
 """mnist.py on made-up digits: shares of ranks, equality with one process, resuming, precision, what a run leaves."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,10 @@ def run(folder, tmp_path):
         return path, how(*SMALL, "--data", folder, "--run-dir", path, *arguments, program=program, **options)
 
     return start
+
+
+def last_line(rank):
+    return rank.stderr.strip().splitlines()[-1]
 
 
 def batches(folder, world_size, part, epoch=1, **knobs):
@@ -163,10 +168,52 @@ def test_what_a_run_leaves(run):
     assert sorted(path.name for path in folder.iterdir()) == [files[0], *files[2:]], "of another run"
 
 
-def test_bf16_learns_too(run):
-    folder, (rank,) = run("bf16", "--epochs", 3, "--amp", "bf16")
-    assert "amp bf16" in rank.stdout
-    assert metrics(folder)[-1]["test_accuracy"] > 0.9
+def test_bf16_learns_too_or_is_refused(run):
+    """Which of the two depends on the CPU; a rank that just dies does neither."""
+    folder, (rank,) = run("bf16", "--epochs", 3, "--amp", "bf16", how=train)
+    if rank.code:
+        assert re.fullmatch(r"mnist.py: error: --amp bf16: torch .* on this CPU, .*; use --amp off", last_line(rank))
+    else:
+        assert "amp bf16" in rank.stdout
+        assert metrics(folder)[-1]["test_accuracy"] > 0.9
+
+
+@pytest.fixture
+def python_that(tmp_path, monkeypatch):
+    """Make a shell script the Python of new processes, as the trial of a precision meets it on other CPUs."""
+
+    def become(script):
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "python").chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+
+    return become
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("kill -ILL $$", "it was ended by SIGILL"),
+        ("echo Traceback >&2; echo 'RuntimeError: no primitive' >&2; exit 1", "RuntimeError: no primitive"),
+    ],
+)
+def test_what_becomes_of_the_trial_on_a_cpu_is_told_in_a_line(python_that, script, why):
+    python_that(script)
+    with pytest.raises(AmpError, match=f"^--amp bf16: torch cannot train in it on this CPU, {why}; use --amp off$"):
+        choose_amp("bf16", "cpu", (6, 5))
+
+
+def test_a_cpu_is_tried_on_both_batches(python_that, tmp_path):
+    python_that(f'echo "$2" >{tmp_path}/program')
+    assert choose_amp("bf16", "cpu", (6, 5)) == "bf16"
+    assert "('bf16', images) for images in [6, 5]" in (tmp_path / "program").read_text()
+
+
+def test_the_precision_of_a_cpu_is_not_guessed(python_that):
+    """Whatever it says that it can do: nothing is tried, and nothing fails, unless it was asked for."""
+    python_that("exit 1")
+    for wanted in ("auto", "off"):
+        assert choose_amp(wanted, "cpu", (6, 5)) == "off"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="fp16 with a scaled loss is for GPUs, and there is none here")
@@ -181,25 +228,15 @@ def test_fp16_learns_too_and_keeps_its_scale(run):
     assert [line["train_loss"] for line in metrics(resumed)] == pytest.approx(lines, abs=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "device_type", "cpu_flags", "chosen"),
-    [
-        ("auto", "cpu", {"avx512_bf16", "avx2"}, "bf16"),
-        ("auto", "cpu", {"avx2", "avx512f"}, "off"),
-        ("auto", "cpu", set(), "off"),
-        ("auto", "cuda", set(), "fp16"),
-        ("off", "cuda", set(), "off"),
-        ("bf16", "cpu", set(), "bf16"),
-        ("fp16", "cuda", set(), "fp16"),
-    ],
-)
-def test_choice_of_precision(wanted, device_type, cpu_flags, chosen):
-    assert choose_amp(wanted, device_type, cpu_flags) == chosen
+@pytest.mark.parametrize(("wanted", "chosen"), [("auto", "fp16"), ("off", "off"), ("bf16", "bf16"), ("fp16", "fp16")])
+def test_choice_of_precision_on_a_gpu(python_that, wanted, chosen):
+    python_that("exit 1")
+    assert choose_amp(wanted, "cuda", (6, 5)) == chosen
 
 
 def test_fp16_on_a_cpu_is_refused():
     with pytest.raises(AmpError, match="--amp fp16 is for GPUs, and this rank computes on a CPU: use --amp bf16"):
-        choose_amp("fp16", "cpu", set())
+        choose_amp("fp16", "cpu", (6, 5))
 
 
 @pytest.fixture
@@ -245,7 +282,7 @@ def test_mistakes(refused, flags, message):
 def test_fp16_without_a_gpu_ends_in_a_line(run):
     _, (rank,) = run("run", "--amp", "fp16", "--backend", "gloo", how=train)
     assert rank.code == 1
-    assert rank.stderr.strip().splitlines()[-1].startswith("mnist.py: error: --amp fp16 is for GPUs")
+    assert last_line(rank).startswith("mnist.py: error: --amp fp16 is for GPUs")
     assert "Traceback" not in rank.stderr
 
 
