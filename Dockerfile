@@ -44,7 +44,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        iperf3 less nano openssh-client openssh-server python3-pytest slurmd \
+        iperf3 less nano openssh-client openssh-server python3-pip python3-pytest slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
 # TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
 # debian: with the OpenMP flavour of OpenBLAS; on the reference BLAS torch is 50 times slower, and the pthread
@@ -58,7 +58,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
     case "$TORCH" in \
       debian) apt-get install -qy libopenblas0-openmp python3-torch ;; \
-      pypi) apt-get install -qy python3-pip python3-numpy; \
+      pypi) apt-get install -qy python3-numpy; \
             if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
             pip install --break-system-packages --root-user-action=ignore torch ;; \
       *) echo "TORCH=$TORCH is not known: use debian or pypi" >&2; exit 1 ;; \

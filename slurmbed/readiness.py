@@ -36,8 +36,8 @@ class Readiness:
         return parse_nodes(self.as_root(["scontrol", "--oneliner", "show", "nodes"]).check().stdout)
 
     def check_containers(self) -> None:
-        """NotReady if one has ended: waiting longer would not help."""
-        ended = [c for c in self.compose.containers() if c.state in ("exited", "dead")]
+        """NotReady if one has ended, or the engine is about to start it again: waiting longer would not help."""
+        ended = [c for c in self.compose.containers() if c.state in ("exited", "dead", "restarting")]
         if ended:
             raise NotReady(", ".join(f"{c.service}: {c.status}" for c in ended))
 

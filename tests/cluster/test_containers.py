@@ -1,15 +1,18 @@
 """Containers and images from the inside: users, key modes, capabilities, no secret in any layer."""
 
 import socket
+import subprocess
 import tarfile
 
 import docker
 import pytest
 import testinfra
 
+from conftest import NODES
 from slurmbed.cluster import SERVICES
 from slurmbed.plan import IMAGE_KINDS
 from slurmbed.run import run
+from slurmbed.wait import Pending, wait_until
 
 ALL = (*SERVICES, "node-1", "node-2")
 CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
@@ -107,6 +110,75 @@ def test_a_users_own_key_leads_to_all_machines_and_to_nobody_else(cluster, where
         assert file.check().stdout == f"{user} 600\n"
     refused = cluster.compose.exec("node-1", ssh(f"bob@{where}"), user="alice")
     assert "Permission denied (publickey" in refused.stderr
+
+
+def test_homes_are_their_users_alone_and_hold_nothing_of_the_clusters(cluster):
+    login = testinfra.get_host(f"docker://{cluster.compose.container_name('login')}")
+    assert login.check_output("stat --format='%n %U %G %a' /home/* /home/.[!.]* 2>/dev/null || true").splitlines() == [
+        "/home/alice alice alice 700",
+        "/home/bob bob bob 700",
+    ]
+
+
+# Takes the lock of every file and folder that it can open, says how many, and keeps them.
+LOCK_ALL = """
+import fcntl, os, time
+kept = []
+for top in ("/home", "/keys", "/workspace", "/tmp", "/etc/slurm", "/var/lib/slurm"):
+    for folder, _, names in os.walk(top):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kept.append(descriptor)
+            except OSError:
+                pass
+print(len(kept), flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_user_keeps_a_node_from_starting(cluster):
+    """By holding what its start might wait for: node-2 joins while alice holds every lock that she can get."""
+    container = cluster.compose.container_name("node-1")
+    argv = ["docker", "exec", "--user", "alice", container, "timeout", "300", "python3", "-c", LOCK_ALL]
+    locks = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert int(locks.stdout.readline()) > 20
+        run(["docker", "restart", "--time", "2", cluster.compose.container_name("node-2")], timeout=60).check()
+        cluster.readiness.wait_ready(NODES)
+        assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
+    finally:
+        cluster.compose.exec("node-1", ["pkill", "-u", "alice", "python3"])
+        locks.wait(30)
+        locks.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "trap", ["rm -rf ~/.ssh; touch ~/.ssh", "rm ~/.ssh/authorized_keys; mkfifo ~/.ssh/authorized_keys"]
+)
+def test_no_user_keeps_login_from_starting(cluster, trap):
+    """By what a home holds where a key or a list of keys is looked for; a pipe would be waited for."""
+    trapped = f"cp -a ~/.ssh ~/.kept; {trap}"
+    cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", trapped]).check()
+    try:
+        run(["docker", "restart", "--time", "2", cluster.compose.container_name("login")], timeout=60).check()
+        cluster.readiness.wait_for_controller()
+        wait_until(lambda: answers(cluster), what="sshd on login answers", timeout=60)
+        said = run(["docker", "logs", cluster.compose.container_name("login")], timeout=30).output
+        assert "bob has no ssh key: look at /home/bob/.ssh" in said
+    finally:
+        restore = "rm -rf ~/.ssh; mv ~/.kept ~/.ssh"
+        cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", restore]).check()
+
+
+def answers(cluster) -> None:
+    try:
+        with socket.create_connection(("127.0.0.1", int(cluster.compose.port("login", 22))), timeout=10) as connection:
+            if not connection.recv(100).startswith(b"SSH-2.0"):
+                raise Pending("no greeting")
+    except (OSError, IndexError) as error:
+        raise Pending(str(error)) from None
 
 
 SECRET_NAMES = ("munge.key", "jwt_hs256.key", "slurm.key", "ssh_host_", "id_rsa", "id_ed25519")

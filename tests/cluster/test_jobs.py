@@ -84,15 +84,15 @@ def test_accounting_has_the_failure(cluster):
 
 
 def test_two_users_have_their_own_jobs_and_files(cluster):
-    shared = "/home/alice/from-alice"
-    script = f"id -un; id -u; touch ~/mine; cat {shared}; srun true"
-    cluster.as_user("alice")(["sh", "-c", f"umask 022; echo hello >{shared}"]).check()
+    shared, private = "/workspace/from-alice", "/home/alice/private"
+    script = f"id -un; id -u; touch ~/mine; cat {shared}; cat {private} || srun echo denied"
+    cluster.as_user("alice")(["sh", "-c", f"umask 022; echo hello >{shared}; echo hello >{private}"]).check()
     bob = slurm.Slurm(cluster.as_user("bob"))
     job_id = bob.submit("--output=/home/bob/%j.log", "--wrap", script)
     bob.wait_completed(job_id, 60)
-    name, uid, greeting = cluster.as_user("bob")(["cat", f"/home/bob/{job_id}.log"]).check().stdout.split()
-    assert (name, greeting) == ("bob", "hello")
-    assert cluster.as_user("alice")(["stat", "--format=%u", "/home/bob/mine"]).check().stdout.strip() == uid
+    name, uid, greeting, *refused = cluster.as_user("bob")(["cat", f"/home/bob/{job_id}.log"]).check().stdout.split()
+    assert (name, greeting, refused[-3:]) == ("bob", "hello", ["Permission", "denied", "denied"])
+    assert cluster.as_user("bob")(["stat", "--format=%u", "/home/bob/mine"]).check().stdout.strip() == uid
     assert cluster.slurm.accounting(job_id)[0]["User"] == "bob"
 
 

@@ -1,0 +1,185 @@
+"""What no job may do, whatever its user types: end a slurmd, or take a node out of service."""
+
+import json
+
+import pytest
+
+from conftest import NODES
+from slurmbed.run import run
+from slurmbed.wait import Pending, wait_until
+
+# One submission a line, typed by alice in a folder of her own, in bash. Some are refused, some fail, some run.
+EXPORTS = r"""
+sbatch --export=ALL --wrap true
+sbatch --export=NONE --wrap true
+sbatch --export=NIL --wrap true
+sbatch --export=FOO --wrap true
+sbatch --export=FOO=1 --wrap true
+sbatch --export=ALL,FOO=1 --wrap true
+sbatch --export=NONE,FOO=1 --wrap true
+sbatch --export=FOO=1,BAR='two words',BAZ= --wrap true
+sbatch --export= --wrap true
+sbatch --export== --wrap true
+sbatch --export=,, --wrap true
+sbatch --export=$'FOO=\xff\xfe' --wrap true
+sbatch --export=$'FOO=a\nb' --wrap true
+sbatch --export=HOME=/nowhere,PATH=/nowhere --wrap true
+sbatch --export=ALL,LD_PRELOAD=/nowhere.so --wrap true
+sbatch --export=ALL,USER=root,LOGNAME=root,SLURM_CONF=/nowhere --wrap true
+sbatch --get-user-env --wrap true
+sbatch --get-user-env=5 --wrap true
+sbatch --get-user-env=10L --wrap true
+sbatch --get-user-env=0S --wrap true
+sbatch --export-file=/dev/null --wrap true
+sbatch --export-file=/nowhere --wrap true
+sbatch --export-file=<(printf 'FOO=1\0BAR=\xff\0BAZ\0') --wrap true
+SBATCH_EXPORT=NONE sbatch --wrap true
+SLURM_GET_USER_ENV=1 sbatch --wrap true
+"""
+ENVIRONMENTS = r"""
+BIG=$(head -c 120000 /dev/zero | tr '\0' x) sbatch --wrap true
+BIG=$(head -c 120000 /dev/zero | tr '\0' x) sbatch --export=BIG --wrap true
+env $(seq -f 'V%g=value' 3000) sbatch --wrap true
+env $(seq -f 'V%g=value' 3000) sbatch --export=ALL,FOO=1 --wrap true
+env $'ODD NAME=1' $'\xff=2' '=3' sbatch --wrap true
+env -i /usr/bin/sbatch --wrap true
+BASH_ENV=/nowhere ENV=/nowhere sbatch --wrap true
+(ulimit -n 16; sbatch --propagate=ALL --wrap true)
+(ulimit -s 1024; ulimit -t 1; sbatch --propagate=ALL --wrap true)
+"""
+NAMES = r"""
+sbatch --job-name=$'\xff\xfe' --wrap true
+sbatch --job-name=$'two\nlines' --comment=$'\t"\\\x01' --wrap true
+sbatch --job-name="$(head -c 5000 /dev/zero | tr '\0' n)" --wrap true
+sbatch --job-name='../../../$(reboot)' --output=%x.log --wrap true
+sbatch --job-name= --wrap true
+sbatch --output=$'\xff.log' --wrap true
+sbatch --output=/nowhere/%j.log --wrap true
+sbatch --output=/root/%j.log --wrap true
+sbatch --output=/dev/full --wrap 'echo full'
+sbatch --output="$(head -c 300 /dev/zero | tr '\0' o)" --wrap true
+sbatch --input=/nowhere --wrap true
+sbatch --chdir=/nowhere --wrap true
+sbatch --chdir=/root --wrap true
+"""
+SCRIPTS = r"""
+printf '#!/nowhere/sh\n' | sbatch
+printf '#!/bin/sh\r\ntrue\r\n' | sbatch
+printf '#!/bin/sh\n#SBATCH --export=NONE\n#SBATCH --job-name=\xff\ntrue\n' | sbatch
+printf '#!/bin/sh\n\0\0\0' | sbatch
+sbatch </dev/null
+sbatch --wrap $'echo \xff\xfe'
+sbatch --wrap 'kill -9 -1'
+sbatch --wrap 'kill -9 $PPID; kill -9 1; killall -9 slurmd slurmstepd'
+sbatch --wrap 'srun --export=NONE true; srun --export=ALL,FOO=1 true'
+"""
+REQUESTS = r"""
+sbatch --time=0 --wrap true
+sbatch --mem=0 --wrap true
+sbatch --mem=1K --wrap true
+sbatch --nodes=2 --exclusive --export=NONE --wrap 'srun true'
+sbatch --array=0-2 --export=ALL,FOO=1 --wrap true
+sbatch --uid=root --export=NONE --wrap true
+sbatch --reboot --wrap true
+sbatch --core-spec=1 --wrap true
+sbatch --profile=all --acctg-freq=0 --wrap true
+sbatch --container=/nowhere --wrap true
+sbatch --dependency=afterok:4000000 --wrap true
+sbatch --begin=now+2 --mail-type=ALL --mail-user=$'\xff' --wrap true
+sbatch --cpu-freq=low --hint=nomultithread --mem-bind=local --wrap true
+"""
+STARTABLE = {"Resources", "Priority", "None", "BeginTime"}  # reasons to wait that pass by themselves
+
+
+def typed(cluster, lines: str) -> str:
+    """What bash printed when alice typed the lines; a line with an error does not stop the next."""
+    script = f"mkdir -p ~/odd && cd ~/odd\n{lines.strip()}\nexit 0\n"
+    argv = cluster.compose.exec_argv("login", ["bash", "-l"], "alice", ("--interactive",))
+    return run(argv, timeout=300, stdin=script).check().output
+
+
+def state(cluster) -> dict:
+    """What changes when a container starts again, or a node is taken out of service."""
+    containers = {}
+    for c in cluster.compose.containers():
+        made = cluster.compose.inspect(c.service)
+        containers[c.service] = (made["State"]["StartedAt"], made["RestartCount"])
+    nodes = json.loads(cluster.slurm.runner(["scontrol", "--json", "show", "nodes"]).check().stdout)["nodes"]
+    daemons = {node["name"]: node["slurmd_start_time"]["number"] for node in nodes}
+    return {"containers": containers, "slurmd started": daemons, "reasons": [node["reason"] for node in nodes]}
+
+
+def nothing_runs(cluster) -> None:
+    listed = cluster.slurm.runner(["squeue", "--noheader", "--user=alice", "--format=%i %T %r"]).check().stdout
+    jobs = [line.split(maxsplit=2) for line in listed.splitlines()]
+    if left := [" ".join(job) for job in jobs if job[1] != "PENDING" or job[2] in STARTABLE]:
+        raise Pending(f"{len(left)} jobs, such as {left[0]}")
+
+
+@pytest.mark.parametrize("lines", [EXPORTS, ENVIRONMENTS, NAMES, SCRIPTS, REQUESTS])
+def test_no_submission_harms_a_node(cluster, lines):
+    before = state(cluster)
+    said = typed(cluster, lines)
+    try:
+        assert said.count("Submitted batch job") > len(lines.strip().splitlines()) // 3, said
+        wait_until(lambda: nothing_runs(cluster), what="all jobs have run", timeout=180)
+    finally:
+        cluster.slurm.runner(["scancel", "--user=alice"]).check()
+    cluster.readiness.wait_ready(NODES)
+    assert state(cluster) == before
+
+
+WHAT_IT_SEES = "echo FOO=$FOO SENT=$SENT GREETING=$GREETING HOME=$HOME"
+
+
+@pytest.mark.parametrize(
+    ("option", "seen"),
+    [
+        ("--export=ALL", "FOO= SENT=yes GREETING= HOME=/home/bob"),
+        ("--export=ALL,FOO=1", "FOO=1 SENT=yes GREETING=hello HOME=/home/bob"),
+        ("--export=FOO=1", "FOO=1 SENT= GREETING=hello HOME=/home/bob"),
+        ("--export=NONE", "FOO= SENT= GREETING=hello HOME=/home/bob"),
+        ("--get-user-env", "FOO= SENT=yes GREETING=hello HOME=/home/bob"),
+        ("--export=NIL", "FOO= SENT= GREETING= HOME="),
+    ],
+)
+def test_a_job_has_the_variables_that_it_asked_for(cluster, option, seen):
+    """As sbatch's manual says. GREETING is of the login shell; its profile prints, and sets a value of two lines."""
+    profile = "echo noise; export GREETING=hello\nexport LINES_OF_TWO='a\nSENT=b'\n"
+    submit = f"sbatch --wait --output=/home/bob/seen {option} --wrap '{WHAT_IT_SEES}'"
+    script = f"cat >~/.bash_profile; cd /tmp; SENT=yes {submit}"
+    try:
+        argv = cluster.compose.exec_argv(
+            "login", ["bash", "-c", script], "bob", ("--interactive", "--env=HOME=/home/bob")
+        )
+        run(argv, timeout=120, stdin=profile).check()
+        assert cluster.as_user("bob")(["cat", "/home/bob/seen"]).check().stdout.strip() == seen
+    finally:
+        cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile", "/home/bob/seen"]).check()
+
+
+def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
+    """And its own job only for seconds: it runs with the variables that sbatch sent."""
+    before = state(cluster)
+    script = "echo 'sleep 600' >~/.bash_profile; sbatch --wait --export=ALL,FOO=1 --output=/dev/null --wrap true"
+    try:
+        done = cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", script])
+        assert done.ok, done.output
+        assert cluster.slurm.runner(["srun", "--nodes=2", "true"]).ok
+    finally:
+        cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile"]).check()
+    assert state(cluster) == before
+
+
+def test_a_slurmd_that_ends_is_started_again(cluster):
+    """The restart policy of docker-compose.yml, for whatever else may end one."""
+    started = state(cluster)["slurmd started"]["node-2"]
+    cluster.compose.exec("node-2", ["pkill", "-KILL", "-x", "slurmd"]).check()
+
+    def again() -> None:
+        if (now := state(cluster)["slurmd started"]["node-2"]) <= started:
+            raise Pending(f"slurmd of {now}")
+
+    wait_until(again, what="node-2 has a new slurmd", timeout=90)
+    cluster.readiness.wait_ready(NODES)
+    assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
