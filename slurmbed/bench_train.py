@@ -13,11 +13,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from slurmbed import prepare
 from slurmbed.cluster import Cluster
 from slurmbed.errors import UsageError
 from slurmbed.host import whole_number
 from slurmbed.plan import WORKSPACE, Settings
-from slurmbed.training import Run, prepare_text
+from slurmbed.training import Run
 
 TIMEOUT = 1800  # seconds for one job
 LOSS = 1.88  # nats per character: what nanoGPT's README gives for these settings on a CPU, with tiny Shakespeare
@@ -82,25 +83,24 @@ def main(args: argparse.Namespace) -> None:
         workspace = Path(shutil.copytree(WORKSPACE, Path(folder) / "workspace", ignore=keep_runs))
         os.chmod(folder, 0o755)
         (workspace / "runs").mkdir()
-        text = prepare_text(workspace, args.text)
-        text_file = str(Path(text["file"]).relative_to(workspace))
         name, cpus = f"{args.name or 'slurmbed'}-bench", str(os.cpu_count())
         cluster = Cluster(Settings(name=name, nodes="2", cpus=cpus, workspace=str(workspace)), lambda _: None)
         outcomes: dict[Row, list[Outcome]] = {row: [] for row in ROWS}
         try:
             cluster.up()
+            text = prepare.text(cluster, args.text)
             for seed in seeds:
                 for row in ROWS:
-                    outcome = train(cluster, workspace, row, text_file, seed)
+                    outcome = train(cluster, workspace, row, text.path, seed)
                     outcomes[row].append(outcome)
                     console.print(f"seed {seed}, {row.name}: {summary(outcome)}", highlight=False)
         finally:
             cluster.clean()
-    console.print(table(outcomes, text["name"]))
+    console.print(table(outcomes, text.name))
     for line in ratios({row.name: found for row, found in outcomes.items()}):
         console.print(line, highlight=False)
     path = WORKSPACE / "runs" / "bench-train.png"
-    console.print(f"plot: {draw(outcomes, text['name'], path)}", soft_wrap=True)
+    console.print(f"plot: {draw(outcomes, text.name, path)}", soft_wrap=True)
 
 
 def train(cluster: Cluster, workspace: Path, row: Row, text: str, seed: int) -> Outcome:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from slurmbed import parse, slurm
 from slurmbed.cluster import Cluster
+from slurmbed.figures import png
 from slurmbed.training import check_alone, complete, described
 
 COLORS = {"forward": "#9bb8d3", "backward": "#1f4e79"}
@@ -26,8 +27,7 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
     found = json.loads((files.folder / "bubble.json").read_text())
     lines = [line for line in files.log().splitlines() if not line.startswith("{")]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
-    path = files.folder / "bubble.png"
-    figure(found).savefig(path, dpi=130)
+    path = cluster.write(f"runs/{files.job_id}/bubble.png", png(figure(found)))
     console.print(f"picture: {path}", soft_wrap=True)
     return path
 

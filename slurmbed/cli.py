@@ -8,10 +8,23 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import bench, bench_train, bubble, collectives, comparing, doctor, launchers, mnist, testing, training
+from slurmbed import (
+    bench,
+    bench_train,
+    bubble,
+    collectives,
+    comparing,
+    doctor,
+    interrupt,
+    launchers,
+    mnist,
+    testing,
+    training,
+)
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.host import MAX_NODES, whole_number
+from slurmbed.interrupt import Interrupted
 from slurmbed.parse import Node
 from slurmbed.plan import DEFAULT_NODES, Settings
 
@@ -60,6 +73,7 @@ def asked_for(args: argparse.Namespace, word: str, names: str) -> dict[str, int]
     """The strategies ``names`` of the cluster's workspace, all if empty, and the nodes that their job scripts want."""
     cluster = make_cluster(args)
     cluster.ensure_engine()
+    cluster.require_own()
     return training.require_strategies(cluster.workspace(), word, names)
 
 
@@ -79,6 +93,7 @@ def running(args: argparse.Namespace, nodes: int) -> Cluster:
     """The cluster, with so many working nodes or more; started or grown if need be."""
     cluster = make_cluster(args)
     cluster.ensure_engine()
+    cluster.require_own()
     asked = args.cpus or args.memory or args.slurm or args.torch or args.launchers
     if asked or not cluster.is_running() or cluster.working_nodes() < nodes:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
@@ -91,6 +106,7 @@ def launch(args: argparse.Namespace) -> None:
     launchers.require(args.only)
     cluster = make_cluster(args)
     cluster.require_running()
+    cluster.require_own()
     launchers.run_all(cluster, console, args.only)
 
 
@@ -156,21 +172,21 @@ def test_launchers(args: argparse.Namespace) -> None:
     sys.exit(testing.test_launchers(say))
 
 
-SHAPE = "cpus memory slurm torch launchers retain"
+SHAPE = "cpus memory slurm torch launchers retain adopt"
 COMMANDS = {
     "up": (up, "start the cluster and wait until it is ready", f"nodes {SHAPE} gpus config ssh_port workspace"),
     "train": (train, "train a model on the cluster", f"nodes {SHAPE} parallel steps text"),
     "compare": (compare, "train by one strategy after another, and compare", f"{SHAPE} strategies steps text"),
     "mnist": (digits, "train a convolutional network on MNIST, several ranks a node", f"nodes {SHAPE} epochs"),
     "bubble": (measure_bubble, "measure and draw how long a pipeline's stages wait for each other", f"nodes {SHAPE}"),
-    "launchers": (launch, "every launcher people use, one after another, and where its ranks ran", "only"),
+    "launchers": (launch, "every launcher people use, one after another, and where its ranks ran", "only adopt"),
     "status": (status, "nodes and jobs", ""),
     "shell": (shell, "a shell on the login node", "user"),
     "logs": (logs, "what the daemons say", "service follow"),
-    "scale": (scale, "grow or shrink the running cluster", "nodes"),
-    "down": (down, "stop the cluster; jobs, accounting and homes are kept", ""),
-    "clean": (clean, "remove its containers, volumes and network", ""),
-    "purge": (purge, "remove the images too", ""),
+    "scale": (scale, "grow or shrink the running cluster", "nodes adopt"),
+    "down": (down, "stop the cluster; jobs, accounting and homes are kept", "adopt"),
+    "clean": (clean, "remove its containers, volumes and network", "adopt"),
+    "purge": (purge, "remove the images too", "adopt"),
     "test": (test, "lint and all tests", "only"),
     "test-launchers": (test_launchers, "the cluster tests of launchers alone", ""),
     "bench-train": (
@@ -179,7 +195,7 @@ COMMANDS = {
         "seeds text",
     ),
     "bench": (bench.main, "how fast: ratios measured in one run", ""),
-    "bench-collectives": (collectives.main, "how fast two nodes talk, beside iperf3's limit", "largest"),
+    "bench-collectives": (collectives.main, "how fast two nodes talk, beside iperf3's limit", "largest adopt"),
     "doctor": (doctor.main, "check this machine", ""),
 }
 OPTIONS = {
@@ -193,6 +209,7 @@ OPTIONS = {
     "launchers": "0: nodes without accelerate, DeepSpeed, Ray, Open MPI and the like (default: 1)",
     "ssh_port": "port of the login node on 127.0.0.1 (default: a free one)",
     "retain": "1: keep what a failed start leaves",
+    "adopt": "1: use the cluster of this name although another clone made it",
     "parallel": "strategy: the name of a script in workspace/jobs/ (default: tp)",
     "strategies": "names of scripts in workspace/jobs/, with commas between (default: every strategy there)",
     "seeds": "runs of each way to train, 1 to 5 (default: 3)",
@@ -247,11 +264,14 @@ def as_option(word: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
+    interrupt.like_ctrl_c()
     args = build_parser().parse_args([as_option(word) for word in (sys.argv[1:] if argv is None else argv)])
     try:
         args.function(args)
     except SlurmbedError as error:
         errors.print(f"slurmbed {args.command}: {error}", style="red", markup=False, highlight=False)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except Interrupted as stopped:
+        sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         sys.exit(130)

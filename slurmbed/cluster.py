@@ -1,14 +1,18 @@
 """A cluster's life: up, scale, down, clean, purge. Each is a list of steps."""
 
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from slurmbed import accounts, gpus
 from slurmbed import host as machine
-from slurmbed.compose import ROOT, Compose
+from slurmbed.compose import IMAGES_PROJECT, OURS, ROOT, Compose
 from slurmbed.errors import SlurmbedError, UsageError
+from slurmbed.interrupt import uninterrupted
+from slurmbed.lock import lock
 from slurmbed.parse import Node, parse_nodes
-from slurmbed.plan import Plan, Settings, choices_so_far, make_plan
+from slurmbed.plan import Choices, Plan, Settings, choices_so_far, make_plan
 from slurmbed.readiness import Readiness, works
 from slurmbed.run import Result, last_lines, run
 from slurmbed.shape import READY_QOS
@@ -47,13 +51,18 @@ class Cluster:
             UsageError: bad input; nothing was changed.
             SlurmbedError: anything else; what was started is removed again unless it was there or RETAIN is set.
         """
-        plan = self.plan()
-        self.build(plan)
-        return self.bring_up(plan)
+        self.ensure_engine()
+        with self.lock("up"):
+            self.remove_unstarted()
+            plan = self.plan()
+            self.build(plan)
+            return self.bring_up(plan)
 
     def scale(self) -> list[Node]:
         """Grow or shrink the running cluster on the images it runs on; jobs of removed nodes are requeued."""
-        return self.bring_up(self.plan())
+        self.require()
+        with self.lock("scale"):
+            return self.bring_up(self.plan())
 
     def bring_up(self, plan: Plan) -> list[Node]:
         nodes = len(plan.slices)
@@ -76,28 +85,38 @@ class Cluster:
     def down(self) -> None:
         """Stop the containers; jobs, accounting, home directories and keys stay."""
         self.require()
-        self.compose.by_name("stop", timeout=300).check()
+        with self.lock("down"):
+            self.require_own()
+            self.compose.by_name("stop", timeout=300).check()
 
     def clean(self) -> None:
         """Remove the cluster's containers, volumes and network."""
-        self.compose.by_name("down", "--volumes", "--remove-orphans", "--timeout", "2", timeout=300).check()
+        self.require_engine()
+        with self.lock("clean"):
+            self.require_own()
+            self.remove()
 
     def purge(self) -> None:
         """Remove the cluster and all images of slurmbed, also the base image if it was bootstrapped here.
 
         Raises:
-            UsageError: another cluster is on the images; nothing was removed.
+            UsageError: another container is on the images; nothing was removed.
         """
-        label = "label=org.slurmbed"
-        form = '{{.Label "com.docker.compose.project"}}'
-        listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
-        others = sorted(set(listed.stdout.split()) - {self.name})
-        if others:
-            raise UsageError(f"other clusters are on the images: {', '.join(others)}", f"make clean NAME={others[0]}")
-        self.clean()
-        images = run(["docker", "images", "--quiet", "--filter", label], timeout=30).check().stdout.split()
-        if images:
-            run(["docker", "rmi", "--force", *dict.fromkeys(images)], timeout=300).check()
+        self.require_engine()
+        with self.lock("purge"), self.lock("purge", IMAGES_PROJECT):
+            self.require_own()
+            form = '{{.Names}}\t{{.Label "com.docker.compose.project"}}'
+            label = f"label={OURS}"  # a container has the labels of its image
+            listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
+            own = {self.compose.container_name(c.service) for c in self.compose.containers()}
+            for container, project in (line.split("\t") for line in listed.stdout.splitlines()):
+                if container not in own:
+                    hint = f"docker rm --force {container}; if it is a cluster's: make clean NAME={project}"
+                    raise UsageError(f"another container is on the images: {container}", hint)
+            self.remove()
+            images = run(["docker", "images", "--quiet", "--filter", label], timeout=30).check().stdout.split()
+            if images:
+                run(["docker", "rmi", "--force", *dict.fromkeys(images)], timeout=300).check()
 
     # ---- what it is ----
 
@@ -106,9 +125,30 @@ class Cluster:
         options = ("--workdir", "/workspace")
         return lambda words: run(self.compose.exec_argv("login", words, user, options), timeout=120)
 
+    def choices(self) -> Choices:
+        """What the cluster was made with, or would be."""
+        return choices_so_far(self.compose)
+
     def workspace(self) -> Path:
         """The folder of the host that is /workspace in the cluster."""
-        return choices_so_far(self.compose)["workspace"]
+        return self.choices().workspace
+
+    def write(self, file: str, content: bytes) -> Path:
+        """Write a file of the workspace, as the user that jobs run as, and return its path on the host.
+
+        The host's user would follow what links a job has put there.
+
+        Args:
+            file: its path from the workspace; its folder is made if need be.
+        """
+        script = 'mkdir -p "${1%/*}" && rm -f "$1" && cat >"$1"'
+        options = ("--interactive", "--workdir", "/workspace")
+        with tempfile.TemporaryFile() as held:
+            held.write(content)
+            held.seek(0)
+            argv = self.compose.exec_argv("login", ["sh", "-c", script, "sh", file], USER, options)
+            run(argv, timeout=120, stdin=held).check()
+        return self.workspace() / file
 
     def is_running(self) -> bool:
         """Whether the containers that every cluster has all run."""
@@ -118,8 +158,28 @@ class Cluster:
     def require(self) -> None:
         """UsageError unless there is such a cluster."""
         self.require_engine()
+        self.require_no_strangers()
         if not self.compose.containers():
             raise UsageError(f"there is no cluster {self.name}", "make one: make up")
+
+    def require_no_strangers(self) -> None:
+        """UsageError if a Compose project of this name is there that is none of slurmbed's."""
+        if strangers := self.compose.strangers():
+            raise UsageError(
+                f"{self.name} is the name of something that slurmbed did not make: {', '.join(strangers)}",
+                "choose another one with NAME=..; what an old version of slurmbed left is removed by: "
+                f"docker compose -p {self.name} down --volumes",
+            )
+
+    def require_own(self) -> None:
+        """UsageError if the cluster is not slurmbed's, or was made from another clone and nobody said ADOPT."""
+        self.require_no_strangers()
+        made_from = self.compose.made_from()
+        if made_from not in (None, ROOT) and not self.settings.adopt:
+            raise UsageError(
+                f"the cluster {self.name} was made from {made_from}, and has its workspace; this is {ROOT}",
+                "choose another name with NAME=.., or use that cluster as it is with ADOPT=1",
+            )
 
     def require_running(self) -> None:
         self.require()
@@ -134,6 +194,11 @@ class Cluster:
         return sum(works(node) for node in parse_nodes(shown.stdout)) if shown.ok else 0
 
     # ---- steps ----
+
+    def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
+        """While it is held no other command changes the cluster, or the images."""
+        engine = run(["docker", "info", "--format", "{{.ID}}"], timeout=30).check().stdout.strip()
+        return lock(engine, name or self.name, f"{command} NAME={self.name}", self.say)
 
     def ensure_engine(self) -> None:
         """An engine and Compose v2 that answer; scripts/engine installs what is missing where it can."""
@@ -151,6 +216,7 @@ class Cluster:
     def plan(self) -> Plan:
         """What to make, checked against the host, with the engine there."""
         self.ensure_engine()
+        self.require_own()
         host = machine.Host.read()
         plan = make_plan(self.settings, self.compose, host)
         machine.check_disk(host, plan.images_are_there())
@@ -166,13 +232,17 @@ class Cluster:
 
     def build(self, plan: Plan) -> None:
         """Base image and images; what is cached costs a second. The first build shows its progress."""
+        with self.lock("up", IMAGES_PROJECT):
+            self.build_images(plan)
+
+    def build_images(self, plan: Plan) -> None:
         first = not plan.images_are_there()
         base = [str(ROOT / "scripts" / "base-image"), machine.suite(plan.slurm)]
         run(base, timeout=900, capture=False).check("the base image could not be had (see above)")
         if first:
             self.say("building the images: a few minutes the first time, seconds later")
         # Compose labels images with the project: under one name for all clusters, they are the same images.
-        shared = Compose("slurmbed", plan.environment())
+        shared = Compose(IMAGES_PROJECT, plan.environment())
         words = ("--progress", "auto" if first else "plain", "build")
         built = shared.with_overlay(plan.slices[:1], *words, timeout=3600, capture=not first)
         built.check("the images could not be built")
@@ -210,16 +280,40 @@ class Cluster:
 
     def give_up(self, error: BaseException, existed: bool) -> None:
         """Show why, then remove what was started, unless it was there before or the user wants to look at it."""
-        if not isinstance(error, KeyboardInterrupt):
-            try:
+        try:
+            if not isinstance(error, KeyboardInterrupt):
                 self.say(self.diagnosis())
-            except SlurmbedError as second:
-                self.say(f"no diagnosis: {second}")
+        except (SlurmbedError, KeyboardInterrupt) as second:
+            self.say(f"no diagnosis: {second}")
         if existed or self.settings.retain:
             self.say(f"the cluster {self.name} is left as it is; remove it with: make clean NAME={self.name}")
-        else:
-            self.clean()
-            self.say("removed what was started; keep it next time with RETAIN=1")
+            return
+        with uninterrupted(lambda: self.say("still removing what was started")):
+            # An engine that was told to make a container makes it, even when whoever told it so has been ended.
+            self.remove(looks=2)
+        self.say("removed what was started; keep it next time with RETAIN=1")
+
+    def remove(self, looks: int = 1) -> None:
+        """Remove containers, volumes and network, until so many looks in a row, half a second apart, find nothing."""
+        empty = 0
+
+        def check() -> None:
+            nonlocal empty
+            words = ("down", "--volumes", "--remove-orphans", "--timeout", "2")
+            removed = self.compose.by_name(*words, timeout=300)
+            left = self.compose.leftovers()
+            empty = 0 if left else empty + 1
+            if empty < looks:
+                raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
+
+        wait_until(check, what=f"removing {self.name}", timeout=60, interval=0.5)
+
+    def remove_unstarted(self) -> None:
+        """Remove containers of which none ever ran: they are from a start that was killed, and hold nothing."""
+        containers = self.compose.containers()
+        if containers and all(c.state == "created" for c in containers):
+            self.require_own()
+            self.compose.remove([c.service for c in containers])
 
     def diagnosis(self) -> str:
         """``sinfo -R`` and the last lines of every daemon."""

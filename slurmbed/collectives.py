@@ -2,13 +2,14 @@
 
 import argparse
 import json
-from pathlib import Path
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster import Cluster
+from slurmbed.figures import png
 from slurmbed.host import whole_number
 from slurmbed.plan import Settings
 from slurmbed.training import check_alone, complete, described
@@ -23,16 +24,19 @@ def main(args: argparse.Namespace) -> None:
     """Run jobs/collectives.sbatch on the cluster, starting it if need be; print a table, draw a plot."""
     words = ["--largest", str(whole_number("LARGEST", args.largest, 1 << 10, 1 << 30))] if args.largest else []
     console = Console()
-    cluster = Cluster(Settings(name=args.name or "slurmbed"), lambda text: console.print(text, style="dim"))
+    settings = Settings(name=args.name or "slurmbed", adopt=args.adopt)
+    cluster = Cluster(settings, lambda text: console.print(text, style="dim"))
     cluster.ensure_engine()
+    cluster.require_own()
     if not cluster.is_running() or cluster.working_nodes() < 2:
-        cluster = Cluster(Settings(name=cluster.name, nodes=str(max(2, cluster.compose.highest_node()))), cluster.say)
+        cluster = Cluster(replace(settings, nodes=str(max(2, cluster.compose.highest_node()))), cluster.say)
         cluster.up()
     check_alone(cluster.name, cluster.workspace())
     files, _ = complete(cluster, console, ["jobs/collectives.sbatch", *words], described)
     found = json.loads((files.folder / "collectives.json").read_text())
     console.print(table(found))
-    console.print(f"plot: {draw(found, files.folder / 'collectives.png')}", soft_wrap=True)
+    path = cluster.write(f"runs/{files.job_id}/collectives.png", png(draw(found)))
+    console.print(f"plot: {path}", soft_wrap=True)
 
 
 def table(found: dict) -> Table:
@@ -49,7 +53,7 @@ def table(found: dict) -> Table:
     return shown
 
 
-def draw(found: dict, path: Path) -> Path:
+def draw(found: dict) -> Figure:
     """Latency and bus bandwidth over size, with what iperf3 found as lines."""
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     latency, bandwidth = figure.subplots(1, 2)
@@ -74,5 +78,4 @@ def draw(found: dict, path: Path) -> Path:
     if any(found["limits"].values()):
         bandwidth.legend(frameon=False, loc="upper left")
     figure.suptitle(f"Collectives over {found['ranks']} nodes")
-    figure.savefig(path, dpi=130)
-    return path
+    return figure

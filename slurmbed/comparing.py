@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster import Cluster
-from slurmbed.report import Outcome, comparison, write_comparison
-from slurmbed.training import Run, again_command, prepare, run_job
+from slurmbed.report import Outcome, comparison, comparison_page
+from slurmbed.training import Run, again_command, prepare_run, run_job
 
 
 def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: str, text: str) -> Path:
@@ -18,7 +18,7 @@ def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: st
     Raises:
         JobFailed, PlacementError: as ``training.train``, of the first strategy that does not end well.
     """
-    words = prepare(cluster, console, steps, text)
+    words = prepare_run(cluster, console, steps, text)
     outcomes: list[Outcome] = []
     for name, count in nodes.items():
         console.rule(name)
@@ -28,7 +28,8 @@ def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: st
     together = Run(cluster.workspace(), f"compare-{files.job_id}")
     together.set_earlier_aside()
     command = again_command("compare", f"STRATEGIES={','.join(nodes)}", steps=steps, text=text)
-    path = write_comparison(together.folder, outcomes, note(os.cpu_count() or 1), command)
+    page = comparison_page(outcomes, note(os.cpu_count() or 1), command)
+    path = cluster.write(f"runs/{together.job_id}/report.html", page.encode())
     console.print(f"report: {path}", soft_wrap=True)
     return path
 

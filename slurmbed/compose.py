@@ -12,7 +12,11 @@ from slurmbed.shape import Shape
 ROOT = Path(__file__).resolve().parent.parent
 BASE_FILE = ROOT / "docker-compose.yml"
 NODES_IN_BASE_FILE = 2
+VOLUMES = ("db", "home", "keys-db", "keys-jwt", "keys-munge", "keys-ssh", "state")
+OURS = "org.slurmbed"  # label: "cluster" on what belongs to a cluster, "image" and "base" on images
 SHAPE_LABEL = "org.slurmbed.shape"  # what a cluster is, on its containers: there is no other record
+MADE_BY_COMPOSE = "com.docker.compose.config-hash"  # label that only Compose's containers have, and no image
+IMAGES_PROJECT = "slurmbed-images"  # Compose labels images with the project that built them; no cluster is called so
 
 
 @dataclass(frozen=True)
@@ -151,16 +155,40 @@ class Compose:
         return run(argv, timeout=timeout, capture=capture)
 
     def containers(self) -> list[Container]:
-        label = f"label=com.docker.compose.project={self.project}"
-        form = '{{.Label "com.docker.compose.service"}}\t{{.State}}\t{{.Status}}'
-        listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
-        return sorted((Container(*line.split("\t")) for line in listed.stdout.splitlines()), key=lambda c: c.service)
+        """The containers that Compose made for the project's services.
+
+        A container that somebody else made from one of the images has that image's labels, Compose's among them, and is
+        none of these.
+        """
+        rows = self.list_containers('{{.Label "com.docker.compose.service"}}', "{{.State}}", "{{.Status}}")
+        return sorted((Container(*row) for row in rows), key=lambda c: c.service)
+
+    def list_containers(self, *columns: str) -> list[list[str]]:
+        """These columns of ``docker ps --format`` for each of the project's containers."""
+        labels = (f"com.docker.compose.project={self.project}", MADE_BY_COMPOSE, "com.docker.compose.oneoff=False")
+        argv = ["docker", "ps", "--all", *(f"--filter=label={label}" for label in labels), "--format"]
+        return [line.split("\t") for line in run([*argv, "\t".join(columns)], timeout=30).check().stdout.splitlines()]
+
+    def strangers(self) -> list[str]:
+        """Containers, volumes and networks that have the project's name and are no part of a cluster of slurmbed."""
+        columns = ("{{.Name}}", '{{.Label "com.docker.compose.project"}}', f'{{{{.Label "{OURS}"}}}}')
+        found = [(f"container {name}", mark) for name, mark in self.list_containers("{{.Names}}", columns[2])]
+        own_names = [f"{self.project}_{name}" for name in (*VOLUMES, "default")]
+        for kind in ("volume", "network"):
+            listed = run(["docker", kind, "ls", "--format", "\t".join(columns)], timeout=30).check().stdout
+            for name, project, mark in (line.split("\t") for line in listed.splitlines()):
+                if project == self.project or name in own_names:
+                    found.append((f"{kind} {name}", mark))
+        return sorted(name for name, mark in found if mark != "cluster")
+
+    def made_from(self) -> Path | None:
+        """The folder whose docker-compose.yml the containers were made from; None if there are none."""
+        rows = self.list_containers('{{.Label "com.docker.compose.project.working_dir"}}')
+        return Path(rows[0][0]) if rows else None
 
     def shape(self) -> Shape | None:
         """The shape that the containers were made with; None if there are none, or they were made without a file."""
-        label = f"label=com.docker.compose.project={self.project}"
-        argv = ["docker", "ps", "--all", "--filter", label, "--format", f'{{{{.Label "{SHAPE_LABEL}"}}}}']
-        written = next(filter(None, run(argv, timeout=30).check().stdout.splitlines()), None)
+        written = next((text for (text,) in self.list_containers(f'{{{{.Label "{SHAPE_LABEL}"}}}}') if text), None)
         return Shape.model_validate_json(written) if written else None
 
     def highest_node(self) -> int:
@@ -168,8 +196,18 @@ class Compose:
         return max((c.node_number or 0 for c in self.containers()), default=0)
 
     def volumes(self) -> list[str]:
+        return self.list_names("volume")
+
+    def leftovers(self) -> list[str]:
+        """Containers, volumes and networks of the project that are there."""
+        containers = [f"container {self.container_name(c.service)}" for c in self.containers()]
+        others = [f"{kind} {name}" for kind in ("volume", "network") for name in self.list_names(kind)]
+        return containers + others
+
+    def list_names(self, kind: str) -> list[str]:
         label = f"label=com.docker.compose.project={self.project}"
-        return run(["docker", "volume", "ls", "--quiet", "--filter", label], timeout=30).check().stdout.split()
+        argv = ["docker", kind, "ls", "--filter", label, "--format", "{{.Name}}"]
+        return run(argv, timeout=30).check().stdout.split()
 
     def inspect(self, service: str) -> dict:
         """``docker inspect`` of a service's container."""

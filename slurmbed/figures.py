@@ -1,5 +1,7 @@
 """The pictures of a report, from what a run wrote: losses, the timeline of a step, who holds what. Matplotlib only."""
 
+import io
+
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -224,3 +226,10 @@ def draw_blocks(axes: Axes, blocks: list[list[int]], world_size: int, width: flo
         draw_part(axes, (number * each, top, 0.96 * each, high), ranks, world_size)
         axes.text((number + 0.48) * each, top + 1.1 * high, f"block {number}", ha="center", va="top", fontsize=8)
     return top + 2.1 * high
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=130, format="png")
+    return buffer.getvalue()

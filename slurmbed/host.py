@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmbed.compose import Slice
+from slurmbed.compose import IMAGES_PROJECT, Slice
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.parse import parse_memory
 from slurmbed.run import last_lines, run
@@ -98,6 +98,8 @@ def check_name(name: str) -> None:
     """UsageError for a cluster's name that Compose would not take as a project's."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", name):
         raise UsageError(f"NAME={name}: not a cluster name", "use lower-case letters, digits, '-' and '_'")
+    if name == IMAGES_PROJECT:
+        raise UsageError(f"NAME={name}: the images are built under this name", "choose another one")
 
 
 def check_disk(host: Host, images_there: bool) -> None:

@@ -6,15 +6,13 @@ import shlex
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import parse, slurm, training
+from slurmbed import parse, prepare, slurm, training
 from slurmbed.cluster import USER, Cluster
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
-from slurmbed.plan import choices_so_far
 from slurmbed.run import last_lines, run
 
 RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one for each GPU
@@ -127,7 +125,7 @@ def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Pr
         JobFailed, PlacementError: which of it does not hold.
     """
     submitted = time.time()
-    words = launcher.sum_words(choices_so_far(cluster.compose)["torch"])
+    words = launcher.sum_words(cluster.choices().torch)
     job_id, placed, log = run_program(cluster, launcher, nodes, per_node, words)
     sums = re.findall(r'{"record": "sum".*', log)
     if len(sums) != 1 or log.count("all right") != 1:
@@ -153,9 +151,9 @@ def run_program(
     return job_id, placed, log
 
 
-def training_words(workspace: Path, text: dict, ranks: int) -> tuple[str, ...]:
+def training_words(text: prepare.TextRecord, ranks: int) -> tuple[str, ...]:
     """A few steps of train.py on the prepared text, a batch that so many ranks can share, or a divisor of them."""
-    return (*TRAINING, "--batch-size", str(6 * ranks), "--text", str(Path(text["file"]).relative_to(workspace)))
+    return (*TRAINING, "--batch-size", str(6 * ranks), "--text", text.path)
 
 
 def train(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, words: tuple[str, ...]) -> float:
@@ -180,7 +178,7 @@ def shape(cluster: Cluster) -> tuple[int, int]:
         UsageError: the nodes have none, or fewer CPUs, or their image is without launchers.
     """
     again = f"make clean NAME={cluster.name}, then: make up NODES=2 GPUS=8"
-    if choices_so_far(cluster.compose)["launchers"] == "0":
+    if cluster.choices().launchers == "0":
         raise UsageError("the nodes were built without launchers (LAUNCHERS=0)", again)
     nodes = cluster.slurm.nodes()
     gpus = min(node.gpus for node in nodes)
@@ -198,11 +196,10 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
         JobFailed: the names of those that did not end well, after all have run.
     """
     chosen, (nodes, gpus) = require(names), shape(cluster)
-    workspace = cluster.workspace()
-    training.check_alone(cluster.name, workspace)
+    training.check_alone(cluster.name, cluster.workspace())
     few = nodes * min(gpus, max(1, RANKS_TO_TRAIN // nodes))
     fit = next(ranks for ranks in range(min(few, gpus), 0, -1) if few % ranks == 0)  # on one node
-    words = training_words(workspace, training.prepare_text(workspace), few)
+    words = training_words(prepare.text(cluster), few)
     rows, failed, losses = [], [], set()
     for each in chosen:
         size = 1 if each.one_node else nodes

@@ -1,24 +1,10 @@
 """`make mnist`: submit the job that learns digits by torchrun, follow it, prove its placement, say its accuracy."""
 
-import json
-import sys
-from pathlib import Path
-
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed import parse, slurm, training
+from slurmbed import parse, prepare, slurm, training
 from slurmbed.cluster import Cluster
-from slurmbed.errors import UsageError
-from slurmbed.run import last_lines, run
-
-
-def prepare(workspace: Path) -> dict:
-    """The record of the digits that the workspace's mnist_data.py made ready."""
-    done = run([sys.executable, str(workspace / "mnist_data.py")], timeout=300)
-    if not done.ok:
-        raise UsageError("there is no MNIST to train on", "see below for where to put it", last_lines(done.stderr))
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
@@ -28,11 +14,10 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    workspace = cluster.workspace()
-    training.check_alone(cluster.name, workspace)
-    record = prepare(workspace)
-    console.print(f"{record['name']}: {record['train']:,} images to train on, {record['test']:,} to test")
-    console.print(f"from {record['source']}", highlight=False)
+    training.check_alone(cluster.name, cluster.workspace())
+    record = prepare.digits(cluster)
+    console.print(f"{record.name}: {record.train:,} images to train on, {record.test:,} to test", markup=False)
+    console.print(f"from {record.source}", highlight=False, markup=False)
     words = ["--epochs", epochs] if epochs else []
     words = [f"--nodes={nodes}", "jobs/mnist.sbatch", *words]
     files, tasks = training.complete(cluster, console, words, described)

@@ -32,6 +32,7 @@ class Settings:
     retain: str = ""
     workspace: str = ""
     config: str = ""
+    adopt: str = ""
 
     def check(self) -> None:
         """UsageError for what can be refused without asking an engine."""
@@ -53,25 +54,24 @@ class Settings:
             raise UsageError(
                 f"LAUNCHERS={self.launchers}: not known", "LAUNCHERS=0 builds nodes without them; 1 is the default"
             )
-        if self.retain not in ("", "1"):
-            raise UsageError(f"RETAIN={self.retain}: not known", "RETAIN=1, or leave it out")
+        for word in ("retain", "adopt"):
+            if getattr(self, word) not in ("", "1"):
+                name = word.upper()
+                raise UsageError(f"{name}={getattr(self, word)}: not known", f"{name}=1, or leave it out")
         if self.workspace and not Path(self.workspace).is_dir():
             raise UsageError(f"WORKSPACE={self.workspace}: not a folder", "name the folder of your jobs")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A cluster to make, every choice made; ``exists``: containers or volumes of it are there."""
+class Choices:
+    """What a cluster is made with, once for all its containers; ``job_uid``: of alice, None until it is made."""
 
-    exists: bool
-    slices: list[Slice]
-    slurm: str
-    torch: str
-    launchers: str
-    ssh_port: str
-    workspace: Path
-    job_uid: int
-    shape: Shape | None = None
+    slurm: str = DEFAULT_SLURM
+    torch: str = DEFAULT_TORCH
+    launchers: str = "1"
+    ssh_port: str = ""
+    workspace: Path = WORKSPACE
+    job_uid: int | None = None
 
     @property
     def tag(self) -> str:
@@ -80,6 +80,15 @@ class Plan:
     @property
     def node_image(self) -> str:
         return f"slurmbed-node:{self.tag}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Choices):
+    """A cluster to make, every choice made; ``exists``: containers or volumes of it are there."""
+
+    exists: bool
+    slices: list[Slice]
+    shape: Shape | None = None
 
     def images_are_there(self) -> bool:
         names = [f"slurmbed-{kind}:{self.tag}" for kind in IMAGE_KINDS]
@@ -113,16 +122,16 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
     nodes = asked or compose.highest_node() or (shape.size if shape else DEFAULT_NODES)
     count = machine.whole_number("NODES", nodes, 1, machine.MAX_NODES)
     now = choices_so_far(compose)
-    workspace = Path(settings.workspace).resolve() if settings.workspace else now["workspace"]
+    workspace = Path(settings.workspace).resolve() if settings.workspace else now.workspace
     return Plan(
         exists=bool(compose.containers() or compose.volumes()),
         slices=make_slices(settings, compose, host, count, shape),
-        slurm=settings.slurm or now["slurm"],
-        torch=settings.torch or now["torch"],
-        launchers=settings.launchers or now["launchers"],
-        ssh_port=settings.ssh_port or now["ssh_port"],
+        slurm=settings.slurm or now.slurm,
+        torch=settings.torch or now.torch,
+        launchers=settings.launchers or now.launchers,
+        ssh_port=settings.ssh_port or now.ssh_port,
         workspace=workspace,
-        job_uid=now["job_uid"] or machine.job_uid(workspace),
+        job_uid=now.job_uid or machine.job_uid(workspace),
         shape=shape,
     )
 
@@ -143,27 +152,20 @@ def choose_shape(settings: Settings, compose: Compose) -> Shape | None:
     return asked or there
 
 
-def choices_so_far(compose: Compose) -> dict:
+def choices_so_far(compose: Compose) -> Choices:
     """The choices that the cluster's login node was made with; the defaults if there is none."""
     if not any(c.service == "login" for c in compose.containers()):
-        defaults = {
-            "slurm": DEFAULT_SLURM,
-            "torch": DEFAULT_TORCH,
-            "launchers": "1",
-            "ssh_port": "",
-            "workspace": WORKSPACE,
-        }
-        return {**defaults, "job_uid": None}
+        return Choices()
     login = compose.inspect("login")
     slurm, torch, *bare = login["Config"]["Image"].rpartition(":")[2].split("-")
-    return {
-        "slurm": slurm,
-        "torch": torch,
-        "launchers": "0" if bare else "1",
-        "ssh_port": login["HostConfig"]["PortBindings"]["22/tcp"][0]["HostPort"],
-        "workspace": next(Path(m["Source"]) for m in login["Mounts"] if m["Destination"] == "/workspace"),
-        "job_uid": int(compose.environment_of("login")["JOB_UID"]),
-    }
+    return Choices(
+        slurm=slurm,
+        torch=torch,
+        launchers="0" if bare else "1",
+        ssh_port=login["HostConfig"]["PortBindings"]["22/tcp"][0]["HostPort"],
+        workspace=next(Path(m["Source"]) for m in login["Mounts"] if m["Destination"] == "/workspace"),
+        job_uid=int(compose.environment_of("login")["JOB_UID"]),
+    )
 
 
 def make_slices(

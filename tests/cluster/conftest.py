@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from slurmbed import prepare
 from slurmbed.cluster import USER, Cluster
 from slurmbed.compose import BASE_FILE, Slice, overlay
 from slurmbed.host import job_uid
 from slurmbed.plan import WORKSPACE, Plan, Settings
-from slurmbed.training import prepare_text
 from slurmbed.wait import Pending, wait_until
 
 NAME = "-".join(filter(None, ("slurmbed-test", os.environ.get("PYTEST_XDIST_WORKER"))))  # each worker has its own
@@ -92,9 +92,9 @@ def cluster(docker_services) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def text(workspace) -> str:
+def text(cluster) -> str:
     """The prepared text, as a path inside the workspace."""
-    return str(Path(prepare_text(workspace)["file"]).relative_to(workspace))
+    return prepare.text(cluster).path
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from slurmbed import mnist, parse, slurm
+from slurmbed import parse, prepare, slurm
 
 ACCURACY = 0.985
 
 
 @pytest.fixture(scope="module")
-def digits(workspace) -> dict:
-    return mnist.prepare(workspace)
+def digits(cluster) -> prepare.DigitsRecord:
+    return prepare.digits(cluster)
 
 
 def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, digits):

@@ -71,6 +71,24 @@ def test_prepare_keeps_a_file_with_its_record(tmp_path):
     assert data.load(str(tmp_path / "data" / "hamlet.txt")).source == str(tmp_path / "data" / "hamlet.txt")
 
 
+def test_a_text_on_standard_input_is_kept_under_the_name_of_its_source(tmp_path):
+    """As it comes from a machine whose files are not here."""
+    text = data.prepare_input(CONTENT.encode(), "/home/ada/hamlet.txt", tmp_path)
+    assert (text.name, text.source) == ("hamlet", "/home/ada/hamlet.txt")
+    assert data.load(str(tmp_path / "hamlet.txt")) == text
+    again = data.prepare_input(CONTENT.encode(), "/elsewhere/hamlet.txt", tmp_path)
+    assert again == text, "the same text: its record says where it first came from"
+    other = data.prepare_input(CONTENT.upper().encode(), "/elsewhere/hamlet.txt", tmp_path)
+    assert data.load(str(tmp_path / "hamlet.txt")) == other
+
+
+def test_the_program_takes_standard_input(tmp_path):
+    command = [sys.executable, str(WORKSPACE / "data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
+    done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr == "data.py: error: the text /home/ada/short.txt has 5 characters, it needs 1000 or more\n"
+
+
 def test_sources_are_tried_in_order_once(tmp_path, monkeypatch):
     def fails():
         raise OSError("no route")

@@ -9,7 +9,7 @@ import pytest
 
 from slurmbed import comparing, figures
 from slurmbed.parse import Rank
-from slurmbed.report import Outcome, comparison, write_comparison, write_report
+from slurmbed.report import Outcome, comparison, comparison_page, report_page
 from slurmbed.slurm import Placed
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -30,8 +30,8 @@ def pictures(page: str) -> list[str]:
     return [name for name, _ in found]
 
 
-def test_report(tmp_path):
-    page = write_report(tmp_path, outcome("tp", sample="<b>KING:</b>"), "make train PARALLEL=tp STEPS=20").read_text()
+def test_report():
+    page = report_page(outcome("tp", sample="<b>KING:</b>"), "make train PARALLEL=tp STEPS=20")
     assert "<h1>Job 7: tensor parallel over 2 ranks</h1>" in page
     assert "make train PARALLEL=tp STEPS=20" in page
     assert f"{outcome('tp').summary['val_loss']:.3f}" in page
@@ -42,15 +42,15 @@ def test_report(tmp_path):
     assert pictures(page) == ["loss curve", "timeline", "shard map"]
 
 
-def test_a_run_without_a_timeline_has_a_report_all_the_same(tmp_path):
+def test_a_run_without_a_timeline_has_a_report_all_the_same():
     whole = outcome("tp")
     without = Outcome(whole.summary, whole.metrics, whole.placed)
-    assert pictures(write_report(tmp_path, without, "make train").read_text()) == ["loss curve", "shard map"]
+    assert pictures(report_page(without, "make train")) == ["loss curve", "shard map"]
 
 
-def test_comparison(tmp_path):
+def test_comparison():
     runs = [outcome("none", val_loss=2.5), outcome("tp", val_loss=2.75)]
-    page = write_comparison(tmp_path / "new", runs, comparing.note(2), "make compare STRATEGIES=none,tp").read_text()
+    page = comparison_page(runs, comparing.note(2), "make compare STRATEGIES=none,tp")
     assert "2 strategies compared" in page
     assert "one machine of 2 CPUs" in page
     assert "make compare STRATEGIES=none,tp" in page

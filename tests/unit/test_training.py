@@ -69,18 +69,6 @@ def test_a_half_written_line_of_metrics_waits_for_its_end(tmp_path):
     assert run.metrics() == [{"step": 1}]
 
 
-def test_a_text_that_cannot_be_prepared_is_told_in_its_own_words(tmp_path):
-    (tmp_path / "data.py").write_text("import sys; sys.exit('data.py: error: no text: name one')")
-    with pytest.raises(training.UsageError, match=r"no text to train on(.|\n)*data.py: error: no text(.|\n)*TEXT=file"):
-        training.prepare_text(tmp_path)
-
-
-def test_digits_that_cannot_be_prepared_are_told_in_their_own_words(tmp_path):
-    (tmp_path / "mnist_data.py").write_text("import sys; sys.exit('mnist_data.py: error: no MNIST: put it there')")
-    with pytest.raises(training.UsageError, match=r"no MNIST to train on(.|\n)*mnist_data.py: error: no MNIST: put it"):
-        mnist.prepare(tmp_path)
-
-
 def test_progress_of_a_text_and_of_digits():
     text = {"step": 20, "train_loss": 2.0, "val_loss": None, "tokens_per_s": 1e4}
     assert training.described([text]) == ("train 2.000", "")

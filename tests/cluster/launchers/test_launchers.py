@@ -6,10 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from slurmbed import launchers
+from slurmbed import launchers, prepare
 from slurmbed.errors import JobFailed
 from slurmbed.launchers import LAUNCHERS
-from slurmbed.training import prepare_text
 
 # The first four are tested elsewhere, with what else must hold then; of the last two other ranks go on, or start again.
 NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-ssh", "torchrun-elastic")
@@ -62,8 +61,8 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 
 @pytest.fixture(scope="module")
-def training_words(pod_workspace) -> tuple[str, ...]:
-    return launchers.training_words(pod_workspace, prepare_text(pod_workspace), ranks=2)
+def training_words(pod_of_all) -> tuple[str, ...]:
+    return launchers.training_words(prepare.text(pod_of_all), ranks=2)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmbed import prepare
 from slurmbed.parse import parse_ranks
-from slurmbed.training import prepare_text
 from slurmbed.wait import Pending, wait_until
 
 NODES = ["node-1", "node-1", "node-2", "node-2"]  # of ranks 0 to 3
@@ -90,8 +90,8 @@ def test_mpi_adds_up(pod_job, launch, program, by):
     assert "1 sum(s) over 4 rank(s): all right" in log
 
 
-def test_torchs_mpi_backend_trains(pod_job, pod_workspace):
-    text = Path(prepare_text(pod_workspace)["file"]).relative_to(pod_workspace)
+def test_torchs_mpi_backend_trains(pod, pod_job, pod_workspace):
+    text = prepare.text(pod).path
     job, log = pod_job(*MPI[0], *TRAINING, *MODEL, f"--text={text}", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
     summary = json.loads((pod_workspace / "runs" / job.id / "summary.json").read_text())

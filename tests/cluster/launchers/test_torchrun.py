@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed import mnist, parse
-from slurmbed.training import prepare_text
+from slurmbed import parse, prepare
 
 RANK = "^python3 launchers/distributed_sum.py"
 TORCHRUN = "^/opt/launchers/bin/python3 /opt/launchers/bin/torchrun"
@@ -17,9 +16,9 @@ FIVE_STEPS = ("train.py", "--parallel=ddp", "--steps=5", "--log-every=1", *MODEL
 
 
 @pytest.fixture(scope="module")
-def text(pod_workspace) -> str:
+def text(pod_of_all) -> str:
     """The prepared text, as a path inside the workspace."""
-    return str(Path(prepare_text(pod_workspace)["file"]).relative_to(pod_workspace))
+    return prepare.text(pod_of_all).path
 
 
 class Elastic:
@@ -140,7 +139,7 @@ def losses(workspace: Path, job: parse.Job) -> dict[int, float]:
 
 
 def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace):
-    mnist.prepare(pod_workspace)
+    prepare.digits(pod)
     pod.slurm.runner(["mkdir", "-p", "logs"]).check()
     job_id = pod.slurm.submit("launchers/mnist/run_distributed.slurm", "--epochs", "2", "--limit", "4096")
     log = pod_workspace / "logs" / f"{job_id}.out"
@@ -157,8 +156,8 @@ def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace):
     assert saved == ["checkpoint_epoch_1.pt", "checkpoint_epoch_2.pt"]
 
 
-def test_mnist_resumes_from_a_checkpoint_as_if_it_had_not_stopped(pod_job, pod_workspace):
-    mnist.prepare(pod_workspace)
+def test_mnist_resumes_from_a_checkpoint_as_if_it_had_not_stopped(pod, pod_job):
+    prepare.digits(pod)
     words = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2", "launchers/mnist/run_distributed.slurm")
     words += ("--limit", "512", "--least-accuracy", "0", "--checkpoints", "checkpoints/small", "--epochs", "2")
     _, straight = pod_job(*words)

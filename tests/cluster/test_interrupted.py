@@ -1,0 +1,156 @@
+"""`up` that is stopped, killed, or started twice: nothing stays that should not, and nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import NAME
+from slurmbed.cluster import SERVICES, Cluster
+from slurmbed.compose import ROOT, Compose
+from slurmbed.plan import Settings
+from slurmbed.run import run
+from slurmbed.wait import Pending, wait_until
+
+STOPPED = f"{NAME}-stopped"
+SMALL = ("MEMORY=512M", "CPUS=1")
+SLURMBED = (str(Path(sys.executable).parent / "slurmbed"), "up")
+MAKE = ("make", "--silent", "up")
+
+
+class Command:
+    """`up` in the background; what it says goes to a file, as in CI."""
+
+    def __init__(self, folder: Path, argv: tuple[str, ...] = SLURMBED, number: int = 0):
+        self.log = folder / f"{number}.log"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+        with self.log.open("w") as log:
+            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *SMALL], cwd=ROOT, env=env, **options)
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_until(self, moment) -> None:
+        def check() -> None:
+            assert self.process.poll() is None, self.said()
+            if not moment(self):
+                raise Pending(self.said()[-300:])
+
+        wait_until(check, what="the moment to stop it", timeout=120, interval=0.02)
+
+    def end(self) -> int:
+        return self.process.wait(timeout=300)
+
+
+def left() -> list[str]:
+    """Everything on the engine whose name begins with the cluster's."""
+    found = []
+    for argv in (
+        ["ps", "--all", "--format={{.Names}}"],
+        *([k, "ls", "--format={{.Name}}"] for k in ("volume", "network")),
+    ):
+        found += run(["docker", *argv, f"--filter=name={STOPPED}"], timeout=30).check().stdout.split()
+    return found
+
+
+@pytest.fixture
+def start(image, tmp_path):
+    commands = []
+
+    def begin(argv: tuple[str, ...] = SLURMBED) -> Command:
+        commands.append(Command(tmp_path, argv, len(commands)))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        if command.process.poll() is None:
+            command.process.kill()
+    Cluster(Settings(name=STOPPED), print).clean()
+
+
+def something_is_made(_: Command) -> bool:
+    return any(STOPPED in name for name in left())
+
+
+def a_container_runs(_: Command) -> bool:
+    return any(c.state == "running" for c in Compose(STOPPED).containers())
+
+
+def slurm_is_waited_for(command: Command) -> bool:
+    return "waiting until Slurm is ready" in command.said()
+
+
+@pytest.mark.parametrize(
+    ("argv", "moment"),
+    [
+        (SLURMBED, something_is_made),
+        (SLURMBED, a_container_runs),
+        (SLURMBED, slurm_is_waited_for),
+        (MAKE, slurm_is_waited_for),
+    ],
+)
+def test_sigterm_removes_what_was_started(start, argv, moment):
+    """What CI sends when it cancels; from make it reaches slurmbed, which is all that make waits for."""
+    command = start(argv)
+    command.wait_until(moment)
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() in (143, -signal.SIGTERM, 2), command.said()
+    assert "removed what was started" in command.said()
+    assert left() == []
+
+
+def test_a_second_signal_does_not_stop_the_removal(start):
+    command = start()
+    command.wait_until(slurm_is_waited_for)
+    command.process.send_signal(signal.SIGINT)
+    command.wait_until(lambda _: not all(c.state == "running" for c in Compose(STOPPED).containers()))
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() == 130
+    assert "still removing what was started" in command.said()
+    assert left() == []
+
+
+@pytest.mark.parametrize("moment", [something_is_made, slurm_is_waited_for])
+def test_after_kill_9_the_next_up_mends_it(start, moment):
+    command = start()
+    command.wait_until(moment)
+    command.process.kill()
+    command.end()
+    assert [node.name for node in Cluster(Settings(name=STOPPED), print).up()] == ["node-1", "node-2"]
+    services = [c.service for c in Compose(STOPPED).containers()]
+    assert sorted(services) == sorted([*SERVICES, "node-1", "node-2"])
+
+
+def test_containers_that_never_ran_are_made_anew(start):
+    """As a start leaves them that was killed with all its commands; one node of them is not what anyone asked for."""
+    cluster = Cluster(Settings(name=STOPPED), print)
+    plan = cluster.plan()
+    cluster.compose.with_overlay(plan.slices[:1], "create", timeout=120).check()
+    assert {c.state for c in cluster.compose.containers()} == {"created"}
+    assert [node.name for node in cluster.up()] == ["node-1", "node-2"]
+
+
+def test_two_ups_at_once_make_one_cluster(start):
+    first, second = start(), start()
+    assert (first.end(), second.end()) == (0, 0), first.said() + second.said()
+    waited = [command for command in (first, second) if "waiting for slurmbed up" in command.said()]
+    assert len(waited) == 1, first.said() + second.said()
+    other = second if waited == [first] else first
+    assert f"process {other.process.pid}" in waited[0].said()
+    for command in (first, second):
+        assert "node-2" in command.said()
+    assert {c.state for c in Compose(STOPPED).containers()} == {"running"}
+
+
+def test_clean_waits_for_an_up(start):
+    command = start()
+    command.wait_until(something_is_made)
+    heard: list[str] = []
+    Cluster(Settings(name=STOPPED), heard.append).clean()
+    assert command.end() == 0, command.said()
+    assert f"process {command.process.pid}" in heard[0]
+    assert left() == []

@@ -1,0 +1,194 @@
+"""What else is on the engine, or in a workspace, and is none of the cluster's: left alone, and kept off the host."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import NAME, NODES
+from slurmbed.cluster import Cluster
+from slurmbed.compose import ROOT
+from slurmbed.errors import CommandError
+from slurmbed.plan import Settings
+from slurmbed.run import run
+from test_make import make
+
+THEIRS = f"{NAME}-theirs"
+PROJECT = {
+    "services": {"login": {"image": "", "command": ["sleep", "600"], "init": True, "volumes": ["data:/data"]}},
+    "volumes": {"data": None},
+}
+
+
+def compose(*words: str, stdin: str = "") -> str:
+    return run(["docker", "compose", "-p", THEIRS, *words], timeout=120, stdin=stdin).check().stdout
+
+
+@pytest.fixture
+def theirs(image):
+    """A Compose project of somebody else; what the engine knows of it, before and after."""
+    PROJECT["services"]["login"]["image"] = image
+    file = json.dumps(PROJECT)
+    compose("-f", "-", "up", "--detach", stdin=file)
+
+    def known() -> list[str]:
+        found = []
+        for kind in ("ps --all --no-trunc", "volume ls", "network ls"):
+            form = "{{.ID}} {{.State}}" if kind.startswith("ps") else "{{.Name}}"
+            argv = ["docker", *kind.split(), "--filter", f"name={THEIRS}", "--format", form]
+            found += run(argv, timeout=30).check().stdout.split()
+        return found
+
+    yield known
+    compose("-f", "-", "down", "--volumes", "--timeout", "1", stdin=file)
+
+
+COMMANDS = ("up", "scale NODES=3", "down", "clean", "purge", "train", "mnist", "launchers", "status")
+
+
+def test_a_project_that_is_not_ours_is_refused_and_not_touched(theirs):
+    before, refusal = theirs(), f"{THEIRS} is the name of something that slurmbed did not make: "
+    assert len(before) == 4  # a container's id and state, a volume, a network
+    for command in COMMANDS:
+        done = make(*command.split(), f"NAME={THEIRS}")
+        assert done.returncode != 0, command
+        assert f"{refusal}container {THEIRS}-login-1" in done.stderr
+    compose("rm", "--stop", "--force")
+    for command in ("up", "clean"):  # what is left are their volume and network
+        done = make(command, f"NAME={THEIRS}", "ADOPT=1")
+        assert f"{refusal}network {THEIRS}_default, volume {THEIRS}_data" in done.stderr, command
+    assert theirs() == before[2:]
+
+
+def test_a_volume_that_has_the_name_of_ours_is_not_taken(image):
+    name = f"{THEIRS}_home"
+    run(["docker", "volume", "create", name], timeout=30).check()
+    try:
+        for command in ("up", "clean"):
+            assert f"slurmbed did not make: volume {name}" in make(command, f"NAME={THEIRS}").stderr
+        assert run(["docker", "volume", "inspect", name], timeout=30).ok
+    finally:
+        run(["docker", "volume", "rm", name], timeout=30).check()
+
+
+@pytest.fixture(scope="module")
+def other_clone(tmp_path_factory):
+    """Runs slurmbed's command line from a second clone: other_clone(words...)."""
+    folder = tmp_path_factory.mktemp("clone") / "slurmbed"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "data", "*.egg-info"))
+    program = [sys.executable, "-c", "from slurmbed.cli import main; main()"]
+
+    def start(*words: str) -> subprocess.CompletedProcess:
+        env = {**os.environ, "PYTHONPATH": str(folder)}
+        argv = [*program, *words]
+        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+    start.folder = folder
+    return start
+
+
+def test_the_cluster_of_another_clone_is_named_and_refused(cluster, other_clone):
+    before = [(c.service, cluster.compose.inspect(c.service)["Id"]) for c in cluster.compose.containers()]
+    for command in ("up", "scale NODES=3", "down", "clean", "purge", "train", "mnist"):
+        done = other_clone(*command.split(), f"NAME={NAME}")
+        assert done.returncode == 2, command
+        assert f"the cluster {NAME} was made from {ROOT}, and has its workspace" in done.stderr
+        assert f"this is {other_clone.folder}" in done.stderr
+    assert [(c.service, cluster.compose.inspect(c.service)["Id"]) for c in cluster.compose.containers()] == before
+    assert [node.name for node in cluster.slurm.nodes()] == ["node-1", "node-2"]
+    assert "node-1" in other_clone("status", f"NAME={NAME}").stdout
+
+
+def test_who_is_told_to_may_use_the_cluster_of_another_clone(image, other_clone):
+    name = f"{NAME}-adopted"
+    try:
+        assert make("up", f"NAME={name}", "NODES=1", "MEMORY=512M").returncode == 0
+        there = Cluster(Settings(name=name)).compose.inspect("login")["Mounts"]
+        adopted = other_clone("up", f"NAME={name}", "ADOPT=1")
+        assert adopted.returncode == 0, adopted.stderr
+        assert Cluster(Settings(name=name)).compose.inspect("login")["Mounts"] == there
+        cleaned = other_clone("clean", f"NAME={name}", "ADOPT=1")
+        assert cleaned.returncode == 0, cleaned.stderr
+    finally:
+        make("clean", f"NAME={name}")
+
+
+@pytest.fixture
+def stray(cluster, image):
+    """A stopped container of somebody's, from an image with the labels that Compose gave an image of this project."""
+    labels = (f"com.docker.compose.project={NAME}", "com.docker.compose.service=login")
+    argv = ["docker", "create", *(f"--label={label}" for label in labels), "--name", f"{NAME}-stray", image, "true"]
+    yield run(argv, timeout=60).check().stdout.strip()
+    run(["docker", "rm", "--force", f"{NAME}-stray"], timeout=60).check()
+
+
+def test_a_container_made_from_our_image_is_none_of_the_clusters(cluster, stray):
+    again = Cluster(Settings(name=NAME), print)
+    assert len(again.compose.containers()) == 4 + NODES
+    assert [node.name for node in again.up()] == ["node-1", "node-2"]
+    again.compose.remove(["node-2"])
+    again.up()
+    assert run(["docker", "inspect", stray], timeout=30).ok
+
+
+def test_clean_leaves_a_container_made_from_our_image(image):
+    name = f"{NAME}-stray-clean"
+    labels = (f"com.docker.compose.project={name}", "com.docker.compose.service=node-1")
+    argv = ["docker", "create", *(f"--label={label}" for label in labels), image, "true"]
+    stray = run(argv, timeout=60).check().stdout.strip()
+    try:
+        Cluster(Settings(name=name)).clean()
+        assert run(["docker", "inspect", stray], timeout=30).ok
+    finally:
+        run(["docker", "rm", "--force", stray], timeout=60).check()
+
+
+def test_images_have_no_label_of_a_cluster(image):
+    made = json.loads(run(["docker", "image", "inspect", image], timeout=30).check().stdout)[0]
+    assert made["Config"]["Labels"]["com.docker.compose.project"] == "slurmbed-images"
+    assert "the images are built under this name" in make("up", "NAME=slurmbed-images").stderr
+
+
+HOSTILE = """
+import json, os, pathlib, sys
+pathlib.Path({marker!r}).parent.mkdir(parents=True, exist_ok=True)
+pathlib.Path({marker!r}).touch()
+record = {{"file": "/workspace/data/x.txt", "name": f"uid {{os.getuid()}}", "source": os.uname().nodename}}
+print(json.dumps(record | {{"characters": 1, "train": 1, "test": 1}}))
+"""
+
+
+@pytest.mark.parametrize(("program", "command"), [("data.py", "train"), ("mnist_data.py", "mnist")])
+def test_nothing_of_a_workspace_runs_on_the_host(cluster, tmp_path, program, command):
+    """Every job may write there: what it leaves in the place of data.py must not become the host user's."""
+    marker = f"{tmp_path}/on-the-host"
+    file = cluster.workspace() / program
+    kept = file.read_text()
+    file.write_text(HOSTILE.format(marker=marker))
+    try:
+        done = make(command, f"NAME={NAME}")  # its job fails: the program is no module of the workspace's any more
+    finally:
+        file.write_text(kept)
+    assert not os.path.exists(marker)
+    said = done.stdout.split("submitted job")[0]
+    assert f"uid {cluster.choices().job_uid}" in said
+    assert os.uname().nodename not in said
+
+
+def test_a_report_does_not_go_where_a_jobs_link_leads(cluster, tmp_path):
+    """The host's user, root perhaps, writes into a folder where every job may put links."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    cluster.as_user("alice")(["mkdir", "-p", "runs/linked"]).check()
+    cluster.as_user("alice")(["ln", "-s", str(precious), "runs/linked/report.html"]).check()
+    cluster.as_user("alice")(["ln", "-s", str(tmp_path), "runs/away"]).check()
+    written = cluster.write("runs/linked/report.html", b"\x89page")
+    assert (written.read_bytes(), written.stat().st_uid) == (b"\x89page", cluster.choices().job_uid)
+    with pytest.raises(CommandError):
+        cluster.write("runs/away/report.html", b"page")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+    assert precious.read_text() == "kept"
+    cluster.as_user("alice")(["rm", "-r", "runs/linked", "runs/away"]).check()
