@@ -39,6 +39,15 @@ COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 ENTRYPOINT ["entrypoint"]
 
+# See the file for what it does and why.
+FROM base AS without-namespaces
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy gcc libc6-dev
+COPY scripts/without-namespaces.c /
+RUN gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o /without-namespaces.so /without-namespaces.c
+
 FROM base AS node
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
@@ -86,6 +95,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
         /opt/launchers/lib/python3*/site-packages/ray/jars; \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
+COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 ENTRYPOINT ["entrypoint"]

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> None:
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         keep_runs = shutil.ignore_patterns("runs")
-        workspace = Path(shutil.copytree(WORKSPACE, Path(folder) / "workspace", ignore=keep_runs))
+        workspace = Path(shutil.copytree(WORKSPACE, Path(folder) / "workspace", ignore=keep_runs, symlinks=True))
         os.chmod(folder, 0o755)
         (workspace / "runs").mkdir()
         name, cpus = f"{args.name or 'slurmbed'}-bench", str(os.cpu_count())
@@ -99,7 +99,7 @@ def main(args: argparse.Namespace) -> None:
     console.print(table(outcomes, text.name))
     for line in ratios({row.name: found for row, found in outcomes.items()}):
         console.print(line, highlight=False)
-    path = WORKSPACE / "runs" / "bench-train.png"
+    path = Path("bench-train.png").resolve()  # not in the workspace: where a job may have put a link
     console.print(f"plot: {draw(outcomes, text.name, path)}", soft_wrap=True)
 
 
@@ -180,6 +180,5 @@ def draw(outcomes: dict[Row, list[Outcome]], text: str, path: Path) -> Path:
     axes.set(xlabel="seconds of training, without evaluation", ylabel="validation loss, nats per character")
     axes.set(title=text, xscale="log", ylim=(LOSS - 0.1, 2.7))
     axes.legend(frameon=False)
-    path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=130)
     return path

@@ -1,6 +1,5 @@
 """`make bubble`: the stages of a pipeline at work and waiting, measured by a job on the cluster and drawn."""
 
-import json
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -24,7 +23,7 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
     check_alone(cluster.name, cluster.workspace())
     files, layout = complete(cluster, console, [f"--nodes={nodes}", "jobs/bubble.sbatch"], described)
     slurm.require_separate_nodes(slurm.placement(parse.parse_ranks(files.log()), layout, files.job_id))
-    found = json.loads((files.folder / "bubble.json").read_text())
+    found = files.results("bubble.json")
     lines = [line for line in files.log().splitlines() if not line.startswith("{")]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     path = cluster.write(f"runs/{files.job_id}/bubble.png", png(figure(found)))

@@ -97,7 +97,7 @@ def running(args: argparse.Namespace, nodes: int) -> Cluster:
     asked = args.cpus or args.memory or args.slurm or args.torch or args.launchers
     if asked or not cluster.is_running() or cluster.working_nodes() < nodes:
         # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
-        cluster = make_cluster(args, nodes=str(max(nodes, cluster.compose.highest_node())))
+        cluster = make_cluster(args, nodes="", least_nodes=nodes)
         show_nodes(cluster, cluster.up())
     return cluster
 
@@ -152,15 +152,12 @@ def down(args: argparse.Namespace) -> None:
 
 def clean(args: argparse.Namespace) -> None:
     cluster = make_cluster(args)
-    cluster.require_engine()
     cluster.clean()
     console.print(f"removed the containers, volumes and network of {cluster.name}; workspace/ is as it was")
 
 
 def purge(args: argparse.Namespace) -> None:
-    cluster = make_cluster(args)
-    cluster.require_engine()
-    cluster.purge()
+    make_cluster(args).purge()
     console.print("removed cluster and images; cached build steps go with: docker builder prune")
 
 
@@ -225,7 +222,7 @@ OPTIONS = {
 }
 
 
-def make_cluster(args: argparse.Namespace, **changed: str) -> Cluster:
+def make_cluster(args: argparse.Namespace, **changed: str | int) -> Cluster:
     given = {name: value for name in Settings.__dataclass_fields__ if (value := getattr(args, name, ""))}
     return Cluster(Settings(**{**given, **changed}), say)
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from slurmbed import accounts, gpus
@@ -53,15 +53,15 @@ class Cluster:
         """
         self.ensure_engine()
         with self.lock("up"):
-            self.remove_unstarted()
             plan = self.plan()
             self.build(plan)
             return self.bring_up(plan)
 
     def scale(self) -> list[Node]:
         """Grow or shrink the running cluster on the images it runs on; jobs of removed nodes are requeued."""
-        self.require()
+        self.require_engine()
         with self.lock("scale"):
+            self.require_running()
             return self.bring_up(self.plan())
 
     def bring_up(self, plan: Plan) -> list[Node]:
@@ -84,8 +84,9 @@ class Cluster:
 
     def down(self) -> None:
         """Stop the containers; jobs, accounting, home directories and keys stay."""
-        self.require()
+        self.require_engine()
         with self.lock("down"):
+            self.require()
             self.require_own()
             self.compose.by_name("stop", timeout=300).check()
 
@@ -111,7 +112,9 @@ class Cluster:
             own = {self.compose.container_name(c.service) for c in self.compose.containers()}
             for container, project in (line.split("\t") for line in listed.stdout.splitlines()):
                 if container not in own:
-                    hint = f"docker rm --force {container}; if it is a cluster's: make clean NAME={project}"
+                    hint = (
+                        f"docker rm --force {container}" if project == IMAGES_PROJECT else f"make clean NAME={project}"
+                    )
                     raise UsageError(f"another container is on the images: {container}", hint)
             self.remove()
             images = run(["docker", "images", "--quiet", "--filter", label], timeout=30).check().stdout.split()
@@ -282,16 +285,21 @@ class Cluster:
         """Show why, then remove what was started, unless it was there before or the user wants to look at it."""
         try:
             if not isinstance(error, KeyboardInterrupt):
-                self.say(self.diagnosis())
+                self.tell(self.diagnosis())
         except (SlurmbedError, KeyboardInterrupt) as second:
-            self.say(f"no diagnosis: {second}")
+            self.tell(f"no diagnosis: {second}")
         if existed or self.settings.retain:
-            self.say(f"the cluster {self.name} is left as it is; remove it with: make clean NAME={self.name}")
+            self.tell(f"the cluster {self.name} is left as it is; remove it with: make clean NAME={self.name}")
             return
-        with uninterrupted(lambda: self.say("still removing what was started")):
+        with uninterrupted(lambda: self.tell("still removing what was started")):
             # An engine that was told to make a container makes it, even when whoever told it so has been ended.
             self.remove(looks=2)
-        self.say("removed what was started; keep it next time with RETAIN=1")
+        self.tell("removed what was started; keep it next time with RETAIN=1")
+
+    def tell(self, text: str) -> None:
+        """``say``, where nothing must be left undone because nobody can hear it: a closed terminal, a pipe's end."""
+        with suppress(OSError, SystemExit):  # rich ends the program at a broken pipe
+            self.say(text)
 
     def remove(self, looks: int = 1) -> None:
         """Remove containers, volumes and network, until so many looks in a row, half a second apart, find nothing."""
@@ -307,13 +315,6 @@ class Cluster:
                 raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
 
         wait_until(check, what=f"removing {self.name}", timeout=60, interval=0.5)
-
-    def remove_unstarted(self) -> None:
-        """Remove containers of which none ever ran: they are from a start that was killed, and hold nothing."""
-        containers = self.compose.containers()
-        if containers and all(c.state == "created" for c in containers):
-            self.require_own()
-            self.compose.remove([c.service for c in containers])
 
     def diagnosis(self) -> str:
         """``sinfo -R`` and the last lines of every daemon."""

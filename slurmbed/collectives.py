@@ -1,7 +1,6 @@
 """`make bench-collectives`: how fast two nodes talk, by size, beside iperf3's limit; a table and a plot."""
 
 import argparse
-import json
 from dataclasses import replace
 
 from matplotlib.figure import Figure
@@ -29,11 +28,11 @@ def main(args: argparse.Namespace) -> None:
     cluster.ensure_engine()
     cluster.require_own()
     if not cluster.is_running() or cluster.working_nodes() < 2:
-        cluster = Cluster(replace(settings, nodes=str(max(2, cluster.compose.highest_node()))), cluster.say)
+        cluster = Cluster(replace(settings, least_nodes=2), cluster.say)
         cluster.up()
     check_alone(cluster.name, cluster.workspace())
     files, _ = complete(cluster, console, ["jobs/collectives.sbatch", *words], described)
-    found = json.loads((files.folder / "collectives.json").read_text())
+    found = files.results("collectives.json")
     console.print(table(found))
     path = cluster.write(f"runs/{files.job_id}/collectives.png", png(draw(found)))
     console.print(f"plot: {path}", soft_wrap=True)

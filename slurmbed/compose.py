@@ -14,6 +14,7 @@ BASE_FILE = ROOT / "docker-compose.yml"
 NODES_IN_BASE_FILE = 2
 VOLUMES = ("db", "home", "keys-db", "keys-jwt", "keys-munge", "keys-ssh", "state")
 OURS = "org.slurmbed"  # label: "cluster" on what belongs to a cluster, "image" and "base" on images
+CLONE_LABEL = "org.slurmbed.clone"  # the folder that a cluster was made from
 SHAPE_LABEL = "org.slurmbed.shape"  # what a cluster is, on its containers: there is no other record
 MADE_BY_COMPOSE = "com.docker.compose.config-hash"  # label that only Compose's containers have, and no image
 IMAGES_PROJECT = "slurmbed-images"  # Compose labels images with the project that built them; no cluster is called so
@@ -163,16 +164,22 @@ class Compose:
         rows = self.list_containers('{{.Label "com.docker.compose.service"}}', "{{.State}}", "{{.Status}}")
         return sorted((Container(*row) for row in rows), key=lambda c: c.service)
 
-    def list_containers(self, *columns: str) -> list[list[str]]:
-        """These columns of ``docker ps --format`` for each of the project's containers."""
-        labels = (f"com.docker.compose.project={self.project}", MADE_BY_COMPOSE, "com.docker.compose.oneoff=False")
+    def list_containers(self, *columns: str, all_kinds: bool = False) -> list[list[str]]:
+        """These columns of ``docker ps --format`` for each of the project's containers.
+
+        Args:
+            all_kinds: with those of `docker compose run`, which are no service's.
+        """
+        labels = [f"com.docker.compose.project={self.project}", MADE_BY_COMPOSE]
+        labels += [] if all_kinds else ["com.docker.compose.oneoff=False"]
         argv = ["docker", "ps", "--all", *(f"--filter=label={label}" for label in labels), "--format"]
         return [line.split("\t") for line in run([*argv, "\t".join(columns)], timeout=30).check().stdout.splitlines()]
 
     def strangers(self) -> list[str]:
         """Containers, volumes and networks that have the project's name and are no part of a cluster of slurmbed."""
         columns = ("{{.Name}}", '{{.Label "com.docker.compose.project"}}', f'{{{{.Label "{OURS}"}}}}')
-        found = [(f"container {name}", mark) for name, mark in self.list_containers("{{.Names}}", columns[2])]
+        containers = self.list_containers("{{.Names}}", columns[2], all_kinds=True)
+        found = [(f"container {name}", mark) for name, mark in containers]
         own_names = [f"{self.project}_{name}" for name in (*VOLUMES, "default")]
         for kind in ("volume", "network"):
             listed = run(["docker", kind, "ls", "--format", "\t".join(columns)], timeout=30).check().stdout
@@ -182,9 +189,10 @@ class Compose:
         return sorted(name for name, mark in found if mark != "cluster")
 
     def made_from(self) -> Path | None:
-        """The folder whose docker-compose.yml the containers were made from; None if there are none."""
-        rows = self.list_containers('{{.Label "com.docker.compose.project.working_dir"}}')
-        return Path(rows[0][0]) if rows else None
+        """The clone that containers and volumes were made from; None if there are none, or they do not say."""
+        form = f'{{{{.Label "{CLONE_LABEL}"}}}}'
+        folders = [folder for (folder,) in self.list_containers(form)] + self.list_names("volume", form)
+        return next((Path(folder) for folder in folders if folder), None)
 
     def shape(self) -> Shape | None:
         """The shape that the containers were made with; None if there are none, or they were made without a file."""
@@ -204,10 +212,11 @@ class Compose:
         others = [f"{kind} {name}" for kind in ("volume", "network") for name in self.list_names(kind)]
         return containers + others
 
-    def list_names(self, kind: str) -> list[str]:
+    def list_names(self, kind: str, form: str = "{{.Name}}") -> list[str]:
+        """A line of ``docker volume ls --format`` or ``docker network ls --format`` for each of the project's."""
         label = f"label=com.docker.compose.project={self.project}"
-        argv = ["docker", kind, "ls", "--filter", label, "--format", "{{.Name}}"]
-        return run(argv, timeout=30).check().stdout.split()
+        argv = ["docker", kind, "ls", "--filter", label, "--format", form]
+        return run(argv, timeout=30).check().stdout.splitlines()
 
     def inspect(self, service: str) -> dict:
         """``docker inspect`` of a service's container."""

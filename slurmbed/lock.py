@@ -5,10 +5,11 @@ import getpass
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from slurmbed.errors import SlurmbedError
 from slurmbed.run import INHERITED
 from slurmbed.wait import Pending, wait_until
 
@@ -27,9 +28,10 @@ def lock(engine: str, name: str, command: str, say: Callable[[str], None]) -> It
 
     Raises:
         WaitTimeout: it was not free within an hour; names the one that has it.
+        SlurmbedError: its file cannot be opened.
     """
     descriptor = open_file(FOLDER / f"slurmbed-{re.sub('[^A-Za-z0-9]', '', engine)}-{name}.lock")
-    told = False
+    told = ""
 
     def take() -> None:
         nonlocal told
@@ -37,9 +39,9 @@ def lock(engine: str, name: str, command: str, say: Callable[[str], None]) -> It
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = read_holder(descriptor)
-            if not told:
+            if holder != told:
                 say(f"waiting for {holder}")
-                told = True
+                told = holder
             raise Pending(f"held by {holder}") from None
 
     try:
@@ -60,16 +62,17 @@ def open_file(path: Path) -> int:
     Where it is there it must be opened without O_CREAT: in /tmp Linux refuses that for other users' files
     (fs.protected_regular). Never through a link, which another user may have put there.
     """
-    try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        pass
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:  # another one was quicker
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    os.fchmod(descriptor, 0o666)
-    return descriptor
+    while True:
+        try:
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise SlurmbedError(f"the lock {path} cannot be opened: {error.strerror}", "remove that file") from None
+        with suppress(FileExistsError):  # another one was quicker
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)
+            return descriptor
 
 
 def user() -> str:

@@ -33,6 +33,7 @@ class Settings:
     workspace: str = ""
     config: str = ""
     adopt: str = ""
+    least_nodes: int = 0  # where ``nodes`` is not said: as many as there are, but not fewer
 
     def check(self) -> None:
         """UsageError for what can be refused without asking an engine."""
@@ -71,6 +72,7 @@ class Choices:
     launchers: str = "1"
     ssh_port: str = ""
     workspace: Path = WORKSPACE
+    clone: Path = ROOT
     job_uid: int | None = None
 
     @property
@@ -102,6 +104,7 @@ class Plan(Choices):
             "TORCH": self.torch,
             "LAUNCHERS": self.launchers,
             "CA_BUNDLE": machine.ca_bundle(),
+            "CLONE": str(self.clone),
             "JOB_UID": str(self.job_uid),
             "SSH_PORT": self.ssh_port,
             "SSH_PUBLIC_KEY": machine.ssh_public_key(),
@@ -119,7 +122,10 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
     """
     shape = choose_shape(settings, compose)
     asked = shape.size if shape and settings.config else settings.nodes
-    nodes = asked or compose.highest_node() or (shape.size if shape else DEFAULT_NODES)
+    usual, there = shape.size if shape else DEFAULT_NODES, compose.highest_node()
+    if there and all(c.state == "created" for c in compose.containers()):
+        there = max(there, usual)  # they are of a start that was killed, perhaps before it had made them all
+    nodes = asked or max(there, settings.least_nodes) or usual
     count = machine.whole_number("NODES", nodes, 1, machine.MAX_NODES)
     now = choices_so_far(compose)
     workspace = Path(settings.workspace).resolve() if settings.workspace else now.workspace
@@ -131,6 +137,7 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
         launchers=settings.launchers or now.launchers,
         ssh_port=settings.ssh_port or now.ssh_port,
         workspace=workspace,
+        clone=compose.made_from() or ROOT,
         job_uid=now.job_uid or machine.job_uid(workspace),
         shape=shape,
     )

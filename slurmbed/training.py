@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from slurmbed import parse, prepare, slurm
+from slurmbed import parse, prepare, slurm, workspace_files
 from slurmbed.cluster import Cluster
-from slurmbed.errors import UsageError
+from slurmbed.compose import MADE_BY_COMPOSE
+from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.report import WORDS, Outcome, report_page
 from slurmbed.run import run
 from slurmbed.wait import Pending, wait_until
@@ -28,8 +30,9 @@ Describe = Callable[[list[dict]], tuple[str, str]]
 def check_alone(name: str, workspace: Path) -> None:
     """UsageError if another cluster writes its runs to the same workspace: their job ids would meet."""
     form = '{{.Label "com.docker.compose.project"}}'
-    words = ["--filter", "label=com.docker.compose.service=login", "--filter", f"volume={workspace}", "--format", form]
-    others = set(run(["docker", "ps", *words], timeout=30).check().stdout.split()) - {name}
+    filters = ("label=com.docker.compose.service=login", f"label={MADE_BY_COMPOSE}", f"volume={workspace}")
+    argv = ["docker", "ps", *(f"--filter={each}" for each in filters), "--format", form]
+    others = set(run(argv, timeout=30).check().stdout.split()) - {name}
     if others:
         raise UsageError(
             f"the cluster {min(others)} writes its runs to {workspace} too",
@@ -41,37 +44,50 @@ class Run:
     """One job's files in the workspace, seen from the host."""
 
     def __init__(self, workspace: Path, job_id: str):
-        self.job_id = job_id
+        self.workspace, self.job_id = workspace, job_id
         self.folder = workspace / "runs" / job_id
         self.log_file = workspace / "runs" / f"{job_id}.log"
 
     def set_earlier_aside(self) -> None:
         """Job ids begin at 1 again after `make clean`: what an earlier job of this id left is renamed, not lost."""
-        for path in (self.folder, self.log_file):
-            if path.exists():
-                aside = (path.with_name(f"{path.stem}-earlier-{n}{path.suffix}") for n in itertools.count(1))
-                path.rename(next(name for name in aside if not name.exists()))
+        with workspace_files.opened(self.workspace, "runs") as runs:
+            names = set(os.listdir(runs)) if runs is not None else set()
+            for path in (self.folder, self.log_file):
+                if path.name in names:
+                    aside = (f"{path.stem}-earlier-{n}{path.suffix}" for n in itertools.count(1))
+                    free = next(name for name in aside if name not in names)
+                    os.rename(path.name, free, src_dir_fd=runs, dst_dir_fd=runs)
+
+    def read(self, name: str) -> str | None:
+        """A file of the run's folder; None if it is not there."""
+        return workspace_files.read(self.workspace, f"runs/{self.job_id}/{name}")
 
     def log(self) -> str:
-        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return workspace_files.read(self.workspace, f"runs/{self.job_id}.log") or ""
 
     def metrics(self) -> list[dict]:
         """Whole lines of metrics.jsonl; the last may be half written."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        lines = (self.read("metrics.jsonl") or "").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def results(self, name: str) -> dict:
+        """What the run wrote into a JSON file. SlurmbedError if there is no such file."""
+        text = self.read(name)
+        if text is None:
+            raise SlurmbedError(f"the run has written no {self.folder / name}", f"its log: {self.log_file}")
+        return json.loads(text)
+
     def summary(self) -> dict:
-        return json.loads((self.folder / "summary.json").read_text())
+        return self.results("summary.json")
 
     def outcome(self, placed: list[slurm.Placed]) -> Outcome:
         """What the run wrote, once it is over."""
-        timeline = self.folder / "timeline.json"
+        timeline = self.read("timeline.json")
         return Outcome(
             summary=self.summary(),
             metrics=self.metrics(),
             placed=placed,
-            timeline=json.loads(timeline.read_text()) if timeline.exists() else None,
+            timeline=json.loads(timeline) if timeline else None,
         )
 
 
@@ -79,7 +95,7 @@ def strategies(workspace: Path) -> dict[str, int]:
     """Strategies that have a job script in the workspace, and the number of nodes that it asks for."""
     found = {}
     for script in (workspace / "jobs").glob("*.sbatch"):
-        text = script.read_text()
+        text = workspace_files.read(workspace, f"jobs/{script.name}") or ""
         nodes = re.search(r"^#SBATCH --nodes=(\d+)", text, re.MULTILINE)
         if nodes and f"train.py --parallel {script.stem} " in text:
             found[script.stem] = int(nodes[1])

@@ -30,7 +30,7 @@ def image() -> str:
 
 def copy_of_workspace(folder: Path) -> Path:
     """So that runs and job ids of a tests' cluster never meet the user's, or another's."""
-    return shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs)
+    return shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs, symlinks=True)
 
 
 def written_by_jobs(folder: str, names: list[str]) -> list[str]:

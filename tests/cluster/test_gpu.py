@@ -115,7 +115,9 @@ def host_gpus() -> int:
 
 def test_nccl_trains_on_a_gpu_for_each_node(host_gpus, start, workspace, text, tmp_path):
     nodes = min(2, host_gpus)
-    own = shutil.copytree(workspace, tmp_path / "workspace")  # its job ids would meet the other cluster's
+    own = shutil.copytree(
+        workspace, tmp_path / "workspace", symlinks=True
+    )  # its job ids would meet the other cluster's
     cluster = start(nodes=str(nodes), gpus="1", torch="pypi", memory="", workspace=str(own))
     words = ("jobs/tp.sbatch", "--text", text, "--steps", "20", "--backend", "nccl")
     job_id = cluster.slurm.submit(f"--nodes={nodes}", "--gpus-per-task=1", *words)

@@ -78,7 +78,7 @@ def test_a_volume_that_has_the_name_of_ours_is_not_taken(image):
 def other_clone(tmp_path_factory):
     """Runs slurmbed's command line from a second clone: other_clone(words...)."""
     folder = tmp_path_factory.mktemp("clone") / "slurmbed"
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "data", "*.egg-info"))
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "data"), symlinks=True)
     program = [sys.executable, "-c", "from slurmbed.cli import main; main()"]
 
     def start(*words: str) -> subprocess.CompletedProcess:
@@ -106,12 +106,19 @@ def test_who_is_told_to_may_use_the_cluster_of_another_clone(image, other_clone)
     name = f"{NAME}-adopted"
     try:
         assert make("up", f"NAME={name}", "NODES=1", "MEMORY=512M").returncode == 0
-        there = Cluster(Settings(name=name)).compose.inspect("login")["Mounts"]
-        adopted = other_clone("up", f"NAME={name}", "ADOPT=1")
+        there = Cluster(Settings(name=name)).compose
+        login = there.inspect("login")["Id"]
+        adopted = other_clone("up", f"NAME={name}", "ADOPT=1", "NODES=2")
         assert adopted.returncode == 0, adopted.stderr
-        assert Cluster(Settings(name=name)).compose.inspect("login")["Mounts"] == there
+        assert there.inspect("login")["Id"] == login, "made anew"
+        assert make("scale", f"NAME={name}", "NODES=1").returncode == 0, "it is still the cluster of the first"
+        there.remove([c.service for c in there.containers()])
+        refused = other_clone("clean", f"NAME={name}")
+        assert f"was made from {ROOT}" in refused.stderr, "homes and accounting are left, and are not the second's"
+        assert there.volumes()
         cleaned = other_clone("clean", f"NAME={name}", "ADOPT=1")
         assert cleaned.returncode == 0, cleaned.stderr
+        assert there.leftovers() == []
     finally:
         make("clean", f"NAME={name}")
 

@@ -6,6 +6,7 @@ import pytest
 
 from conftest import NODES
 from slurmbed.run import run
+from slurmbed.slurm import Slurm
 from slurmbed.wait import Pending, wait_until
 
 # One submission a line, typed by alice in a folder of her own, in bash. Some are refused, some fail, some run.
@@ -144,8 +145,8 @@ WHAT_IT_SEES = "echo FOO=$FOO SENT=$SENT GREETING=$GREETING HOME=$HOME"
     ],
 )
 def test_a_job_has_the_variables_that_it_asked_for(cluster, option, seen):
-    """As sbatch's manual says. GREETING is of the login shell; its profile prints, and sets a value of two lines."""
-    profile = "echo noise; export GREETING=hello\nexport LINES_OF_TWO='a\nSENT=b'\n"
+    """As sbatch's manual says; GREETING is of the user's login shell, whose profile prints something too."""
+    profile = "echo noise; export GREETING=hello\n"
     submit = f"sbatch --wait --output=/home/bob/seen {option} --wrap '{WHAT_IT_SEES}'"
     script = f"cat >~/.bash_profile; cd /tmp; SENT=yes {submit}"
     try:
@@ -158,14 +159,31 @@ def test_a_job_has_the_variables_that_it_asked_for(cluster, option, seen):
         cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile", "/home/bob/seen"]).check()
 
 
-def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
-    """And its own job only for seconds: it runs with the variables that sbatch sent."""
+def test_a_slurmd_that_read_its_configuration_again_is_as_before(cluster):
+    """It is another process then, which was not started by the entrypoint."""
+    cluster.readiness.as_root(["scontrol", "reconfigure"]).check()
+    cluster.readiness.wait_ready(NODES)
     before = state(cluster)
-    script = "echo 'sleep 600' >~/.bash_profile; sbatch --wait --export=ALL,FOO=1 --output=/dev/null --wrap true"
+    typed(cluster, "sbatch --nodelist=node-1 --export=NONE --wait --wrap true")
+    typed(cluster, "sbatch --nodelist=node-2 --export=ALL,FOO=1 --wait --wrap true")
+    assert state(cluster) == before
+
+
+def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
+    """Its own job waits for it, as on any cluster; other jobs start on that node meanwhile."""
+    before, bob = state(cluster), Slurm(cluster.as_user("bob"))
+    cluster.as_user("bob")(["sh", "-c", "echo 'sleep 600' >/home/bob/.bash_profile"]).check()
     try:
-        done = cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", script])
-        assert done.ok, done.output
+        job_id = bob.submit("--nodelist=node-2", "--export=ALL,FOO=1", "--output=/dev/null", "--wrap", "true")
+
+        def hangs() -> None:
+            if not cluster.compose.exec("node-2", ["pgrep", "-u", "bob", "-x", "sleep"]).ok:
+                raise Pending(cluster.slurm.job(job_id).state)
+
+        wait_until(hangs, what="bob's profile runs", timeout=60)
         assert cluster.slurm.runner(["srun", "--nodes=2", "true"]).ok
+        assert cluster.compose.exec("node-2", ["pkill", "-u", "bob", "-x", "sleep"]).ok, "it hung no longer"
+        bob.wait_completed(job_id, 60)
     finally:
         cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile"]).check()
     assert state(cluster) == before
@@ -174,7 +192,7 @@ def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
 def test_a_slurmd_that_ends_is_started_again(cluster):
     """The restart policy of docker-compose.yml, for whatever else may end one."""
     started = state(cluster)["slurmd started"]["node-2"]
-    cluster.compose.exec("node-2", ["pkill", "-KILL", "-x", "slurmd"]).check()
+    cluster.compose.exec("node-2", ["pkill", "-KILL", "-f", "^slurmd -D"]).check()
 
     def again() -> None:
         if (now := state(cluster)["slurmd started"]["node-2"]) <= started:

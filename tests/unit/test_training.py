@@ -1,11 +1,13 @@
 """Following a job: what stays of earlier ones, and what Ctrl-C does."""
 
 import io
+import os
 
 import pytest
 from rich.console import Console
 
 from slurmbed import mnist, training
+from slurmbed.errors import SlurmbedError
 from slurmbed.plan import WORKSPACE
 
 
@@ -79,6 +81,38 @@ def test_progress_of_a_text_and_of_digits():
     tested = digits | {"test_accuracy": 0.9876}
     assert mnist.described([tested]) == ("epoch 1  train 0.500  accuracy 98.76%", "4,000 images/s")
     assert mnist.described([tested, digits]) == ("epoch 1  train 0.500  accuracy 98.76%", "")
+
+
+@pytest.mark.parametrize("trap", ["link", "folder", "pipe"])
+def test_what_a_job_put_in_the_place_of_a_file_is_not_read(tmp_path, trap):
+    """The host's user may read more than the job's; and a pipe is never at its end."""
+    (tmp_path / "secret" / "2").mkdir(parents=True)
+    (tmp_path / "secret" / "2" / "summary.json").write_text('{"secret": 1}')
+    workspace = tmp_path / "workspace"
+    (workspace / "runs").mkdir(parents=True)
+    if trap == "folder":
+        (workspace / "runs" / "2").symlink_to(tmp_path / "secret" / "2")
+    else:
+        (workspace / "runs" / "2").mkdir()
+        summary = workspace / "runs" / "2" / "summary.json"
+        summary.symlink_to(tmp_path / "secret" / "2" / "summary.json") if trap == "link" else os.mkfifo(summary)
+    with pytest.raises(SlurmbedError, match=r"a job may have put a link there|is no regular file"):
+        training.Run(workspace, "2").summary()
+
+
+def test_nothing_is_renamed_behind_a_link(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "2").mkdir()
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "runs").symlink_to(tmp_path / "precious")
+    with pytest.raises(SlurmbedError, match="a job may have put a link there"):
+        training.Run(tmp_path / "workspace", "2").set_earlier_aside()
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["2"]
+
+
+def test_a_run_without_results_says_where_to_look(tmp_path):
+    with pytest.raises(SlurmbedError, match=r"has written no .*/runs/2/summary.json(.|\n)*its log: .*/runs/2.log"):
+        training.Run(tmp_path, "2").summary()
 
 
 @pytest.fixture
