@@ -141,7 +141,6 @@ def scale(args: argparse.Namespace) -> None:
     cluster = make_cluster(args)
     if not args.nodes:
         raise UsageError("scale: to how many nodes?", "for example: make scale NODES=3")
-    cluster.require_running()
     show_nodes(cluster, cluster.scale())
 
 

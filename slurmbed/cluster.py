@@ -1,5 +1,6 @@
 """A cluster's life: up, scale, down, clean, purge. Each is a list of steps."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -210,6 +211,8 @@ class Cluster:
 
     def require_engine(self) -> None:
         """SlurmbedError unless an engine and Compose answer; nothing is installed."""
+        if not shutil.which("docker"):
+            raise SlurmbedError("the Docker engine does not answer: there is no docker command", "make up installs it")
         answer = run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=30)
         if not answer.ok:
             raise SlurmbedError("the Docker engine does not answer", "make up starts it", last_lines(answer.stderr))
@@ -314,7 +317,7 @@ class Cluster:
             if empty < looks:
                 raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
 
-        wait_until(check, what=f"removing {self.name}", timeout=60, interval=0.5)
+        wait_until(check, what=f"removing {self.name}", timeout=600, interval=0.5)
 
     def diagnosis(self) -> str:
         """``sinfo -R`` and the last lines of every daemon."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from slurmbed import gpus, slurm_conf
 from slurmbed.run import Result, run
 from slurmbed.shape import Shape
@@ -12,7 +14,6 @@ from slurmbed.shape import Shape
 ROOT = Path(__file__).resolve().parent.parent
 BASE_FILE = ROOT / "docker-compose.yml"
 NODES_IN_BASE_FILE = 2
-VOLUMES = ("db", "home", "keys-db", "keys-jwt", "keys-munge", "keys-ssh", "state")
 OURS = "org.slurmbed"  # label: "cluster" on what belongs to a cluster, "image" and "base" on images
 CLONE_LABEL = "org.slurmbed.clone"  # the folder that a cluster was made from
 SHAPE_LABEL = "org.slurmbed.shape"  # what a cluster is, on its containers: there is no other record
@@ -180,7 +181,8 @@ class Compose:
         columns = ("{{.Name}}", '{{.Label "com.docker.compose.project"}}', f'{{{{.Label "{OURS}"}}}}')
         containers = self.list_containers("{{.Names}}", columns[2], all_kinds=True)
         found = [(f"container {name}", mark) for name, mark in containers]
-        own_names = [f"{self.project}_{name}" for name in (*VOLUMES, "default")]
+        file = yaml.safe_load(BASE_FILE.read_text())
+        own_names = [f"{self.project}_{name}" for name in (*file["volumes"], *file["networks"])]
         for kind in ("volume", "network"):
             listed = run(["docker", kind, "ls", "--format", "\t".join(columns)], timeout=30).check().stdout
             for name, project, mark in (line.split("\t") for line in listed.splitlines()):

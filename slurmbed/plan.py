@@ -137,7 +137,7 @@ def make_plan(settings: Settings, compose: Compose, host: machine.Host) -> Plan:
         launchers=settings.launchers or now.launchers,
         ssh_port=settings.ssh_port or now.ssh_port,
         workspace=workspace,
-        clone=compose.made_from() or ROOT,
+        clone=now.clone,
         job_uid=now.job_uid or machine.job_uid(workspace),
         shape=shape,
     )
@@ -160,9 +160,13 @@ def choose_shape(settings: Settings, compose: Compose) -> Shape | None:
 
 
 def choices_so_far(compose: Compose) -> Choices:
-    """The choices that the cluster's login node was made with; the defaults if there is none."""
+    """The choices that the cluster's login node was made with; the defaults if there is none.
+
+    Volumes that are left know the clone, and nothing else.
+    """
+    clone = compose.made_from() or ROOT
     if not any(c.service == "login" for c in compose.containers()):
-        return Choices()
+        return Choices(clone=clone)
     login = compose.inspect("login")
     slurm, torch, *bare = login["Config"]["Image"].rpartition(":")[2].split("-")
     return Choices(
@@ -171,6 +175,7 @@ def choices_so_far(compose: Compose) -> Choices:
         launchers="0" if bare else "1",
         ssh_port=login["HostConfig"]["PortBindings"]["22/tcp"][0]["HostPort"],
         workspace=next(Path(m["Source"]) for m in login["Mounts"] if m["Destination"] == "/workspace"),
+        clone=clone,
         job_uid=int(compose.environment_of("login")["JOB_UID"]),
     )
 

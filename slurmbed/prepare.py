@@ -86,18 +86,8 @@ def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Resul
     start = partial(run_in_image, cluster.name, made)
     answer = start("bridge", ["python3", *program], stdin)
     if not answer.ok:
-        index = [
-            "python3",
-            "-I",
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-cache-dir",
-            "--dest=/tmp",
-            "pip",
-        ]
+        pip = ["python3", "-I", "-m", "pip"]
+        index = [*pip, "download", "--quiet", "--no-deps", "--no-cache-dir", "--dest=/tmp", "pip"]
         if not start("bridge", index).ok and start("host", index).ok:
             answer = start("host", ["python3", *program], stdin)
     return answer
@@ -118,9 +108,9 @@ def run_in_image(cluster_name: str, made: Choices, network: str, words: list[str
         argv += ["--volume", f"{ca_bundle}:{CA_INSIDE}:ro"]
         argv += [word for each in ("PIP_CERT", "SSL_CERT_FILE") for word in ("--env", f"{each}={CA_INSIDE}")]
     with open(stdin, "rb") if stdin else nullcontext() as file:
+        more = ["--interactive"] if file else []
         try:
-            more = ["--interactive"] if file else []
             return run([*argv, *more, made.node_image, *words], timeout=TIMEOUT, stdin=file)
-        finally:
-            # --rm removes it when it ends; this, when the docker command was interrupted before.
+        except BaseException:  # the docker command was ended, and the container goes on
             run(["docker", "rm", "--force", name], timeout=60)
+            raise

@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from slurmbed import prepare
 from slurmbed.cluster import USER, Cluster
-from slurmbed.compose import BASE_FILE, Slice, overlay
+from slurmbed.compose import BASE_FILE, ROOT, Slice, overlay
 from slurmbed.host import job_uid
 from slurmbed.plan import WORKSPACE, Plan, Settings
 from slurmbed.wait import Pending, wait_until
@@ -17,6 +18,17 @@ from slurmbed.wait import Pending, wait_until
 NAME = "-".join(filter(None, ("slurmbed-test", os.environ.get("PYTEST_XDIST_WORKER"))))  # each worker has its own
 NODES = 2
 SLICE = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)  # two CPUs, so that two ranks can share a node
+
+
+def typed_environment() -> dict[str, str]:
+    """The environment of a command as a user types it, not as a part of the `make test` that may be running this."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+
+
+def make(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """make as a user types it."""
+    env, argv = {**typed_environment(), **environment}, ["make", *words]
+    return subprocess.run(argv, cwd=ROOT, env=env, input=stdin, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="session")

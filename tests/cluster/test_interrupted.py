@@ -1,6 +1,5 @@
 """`up` that is stopped, killed, or started twice: nothing stays that should not, and nothing is lost."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import NAME
+from conftest import NAME, typed_environment
 from slurmbed.cluster import SERVICES, Cluster
 from slurmbed.compose import ROOT, Compose
 from slurmbed.plan import Settings
@@ -26,10 +25,10 @@ class Command:
 
     def __init__(self, folder: Path, argv: tuple[str, ...] = SLURMBED, number: int = 0):
         self.log = folder / f"{number}.log"
-        env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
         with self.log.open("w") as log:
-            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *SMALL], cwd=ROOT, env=env, **options)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            options = {"cwd": ROOT, "env": typed_environment(), "start_new_session": True}
+            self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *SMALL], **streams, **options)
 
     def said(self) -> str:
         return self.log.read_text()

@@ -1,27 +1,17 @@
 """What a user types: make's words, what they print, what they refuse."""
 
 import json
-import os
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from conftest import NAME, NODES
+from conftest import NAME, NODES, make
 from slurmbed.cluster import SERVICES
 from slurmbed.compose import ROOT, Compose
 
 OTHER = f"{NAME}-make"
-
-
-def make(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess:
-    """make as a user types it, not as a part of the `make test` that may be running this."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
-    argv = ["make", *words]
-    return subprocess.run(
-        argv, cwd=ROOT, env={**env, **environment}, input=stdin, capture_output=True, text=True, timeout=900
-    )
 
 
 def test_the_compose_file_is_valid_by_itself(image):

@@ -8,19 +8,14 @@ import sys
 
 import pytest
 
-from conftest import NAME, NODES
+from conftest import NAME, NODES, make
 from slurmbed.cluster import Cluster
 from slurmbed.compose import ROOT
 from slurmbed.errors import CommandError
 from slurmbed.plan import Settings
 from slurmbed.run import run
-from test_make import make
 
 THEIRS = f"{NAME}-theirs"
-PROJECT = {
-    "services": {"login": {"image": "", "command": ["sleep", "600"], "init": True, "volumes": ["data:/data"]}},
-    "volumes": {"data": None},
-}
 
 
 def compose(*words: str, stdin: str = "") -> str:
@@ -30,8 +25,8 @@ def compose(*words: str, stdin: str = "") -> str:
 @pytest.fixture
 def theirs(image):
     """A Compose project of somebody else; what the engine knows of it, before and after."""
-    PROJECT["services"]["login"]["image"] = image
-    file = json.dumps(PROJECT)
+    service = {"image": image, "command": ["sleep", "600"], "init": True, "volumes": ["data:/data"]}
+    file = json.dumps({"services": {"login": service}, "volumes": {"data": None}})
     compose("-f", "-", "up", "--detach", stdin=file)
 
     def known() -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import nullcontext
 
 import pytest
 
@@ -61,8 +62,17 @@ def test_bad_words_are_refused_before_an_engine_is_asked(capsys, monkeypatch, wo
     assert reason in refused(capsys, *words)
 
 
-def test_no_disk(capsys, monkeypatch):
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine on which nobody else is."""
     monkeypatch.setattr(Cluster, "ensure_engine", lambda self: None)
+    monkeypatch.setattr(Cluster, "require_own", lambda self: None)
+    monkeypatch.setattr(Cluster, "lock", lambda *_: nullcontext())
+    for empty in ("made_from", "shape"):
+        monkeypatch.setattr(f"slurmbed.compose.Compose.{empty}", lambda self: None)
+
+
+def test_no_disk(capsys, monkeypatch, engine):
     monkeypatch.setattr("slurmbed.compose.Compose.containers", lambda self: [])
     monkeypatch.setattr("slurmbed.compose.Compose.volumes", lambda self: [])
     monkeypatch.setattr("slurmbed.plan.Plan.images_are_there", lambda self: False)
@@ -93,14 +103,13 @@ def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, mo
 
 
 @pytest.mark.parametrize("word", ["CPUS=1", "MEMORY=1G", "SLURM=24.11", "TORCH=debian", "LAUNCHERS=0"])
-def test_what_is_asked_of_a_running_cluster_is_not_ignored(monkeypatch, word):
+def test_what_is_asked_of_a_running_cluster_is_not_ignored(monkeypatch, engine, word):
     class Asked(Exception):
         pass
 
     def up(self):
         raise Asked
 
-    monkeypatch.setattr(Cluster, "ensure_engine", lambda self: None)
     monkeypatch.setattr(Cluster, "is_running", lambda self: True)
     monkeypatch.setattr(Cluster, "working_nodes", lambda self: 8)
     monkeypatch.setattr("slurmbed.compose.Compose.highest_node", lambda self: 8)
