@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed import prepare
-from slurmbed.cluster import USER, Cluster
-from slurmbed.compose import BASE_FILE, ROOT, Slice, overlay
-from slurmbed.host import job_uid
-from slurmbed.plan import WORKSPACE, Plan, Settings
+from slurmbed.cluster.cluster import USER, Cluster
+from slurmbed.cluster.host import job_uid
+from slurmbed.cluster.plan import WORKSPACE, Plan, Settings
+from slurmbed.course import prepare
+from slurmbed.engine.compose import BASE_FILE, ROOT, Slice, overlay
 from slurmbed.wait import Pending, wait_until
 
 NAME = "-".join(filter(None, ("slurmbed-test", os.environ.get("PYTEST_XDIST_WORKER"))))  # each worker has its own

@@ -9,9 +9,9 @@ import pytest
 import testinfra
 
 from conftest import NODES
-from slurmbed.cluster import SERVICES
-from slurmbed.plan import IMAGE_KINDS
-from slurmbed.run import run
+from slurmbed.cluster.cluster import SERVICES
+from slurmbed.cluster.plan import IMAGE_KINDS
+from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 ALL = (*SERVICES, "node-1", "node-2")

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from conftest import NAME, NODES, SLICE
-from slurmbed import gpus
-from slurmbed.cluster import Cluster
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.plan import Settings
 from slurmbed.errors import UsageError
-from slurmbed.plan import Settings
+from slurmbed.spec import gpus
 
 GPU_NAME = f"{NAME}-gpu"
 SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
@@ -64,7 +64,7 @@ def test_gpus_of_the_host_are_counted_from_0_in_each_node(start, four_gpus, monk
     def stand_ins(part):
         return {"devices": [f"/dev/null:/dev/nvidia{i}" for i in part.gpu_ids]}
 
-    monkeypatch.setattr("slurmbed.compose.gpu_devices", stand_ins)
+    monkeypatch.setattr("slurmbed.engine.compose.gpu_devices", stand_ins)
     cluster = start(gpus="2")
     declared = cluster.compose.exec("node-2", ["cat", "/etc/slurm/gres.conf"]).check().stdout
     assert declared == "Name=gpu File=/dev/nvidia2,/dev/nvidia3\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from conftest import NAME, typed_environment
-from slurmbed.cluster import SERVICES, Cluster
-from slurmbed.compose import ROOT, Compose
-from slurmbed.plan import Settings
-from slurmbed.run import run
+from slurmbed.cluster.cluster import SERVICES, Cluster
+from slurmbed.cluster.plan import Settings
+from slurmbed.engine.compose import ROOT, Compose
+from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 STOPPED = f"{NAME}-stopped"

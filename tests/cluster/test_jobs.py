@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from slurmbed import parse, slurm
-from slurmbed.cluster import Cluster
+from slurmbed.cluster.cluster import Cluster
 from slurmbed.errors import JobFailed, PlacementError
+from slurmbed.slurm import client as slurm
+from slurmbed.slurm import parse
 from slurmbed.wait import Pending, wait_until
 
 QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layers", "2")

@@ -9,7 +9,7 @@ import secrets
 import pytest
 
 from course import PAGE, Command, read
-from slurmbed.run import run
+from slurmbed.process import run
 
 INTRODUCTION, *LESSONS = read(PAGE.read_text())
 LIMIT = 240  # seconds for a lesson

@@ -3,12 +3,12 @@
 import pytest
 
 from conftest import NAME, NODES
-from slurmbed import host
-from slurmbed.cluster import Cluster
-from slurmbed.compose import Compose
+from slurmbed.cluster import host
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.plan import Settings
+from slurmbed.engine.compose import Compose
 from slurmbed.errors import NotReady, UsageError
-from slurmbed.plan import Settings
-from slurmbed.run import run
+from slurmbed.process import run
 
 
 def names(cluster: Cluster) -> list[str]:

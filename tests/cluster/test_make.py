@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conftest import NAME, NODES, make
-from slurmbed.cluster import SERVICES
-from slurmbed.compose import ROOT, Compose
+from slurmbed.cluster.cluster import SERVICES
+from slurmbed.engine.compose import ROOT, Compose
 
 OTHER = f"{NAME}-make"
 

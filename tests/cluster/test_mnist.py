@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from slurmbed import parse, prepare, slurm
+from slurmbed.course import prepare
+from slurmbed.slurm import client as slurm
+from slurmbed.slurm import parse
 
 ACCURACY = 0.985
 

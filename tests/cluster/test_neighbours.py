@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from conftest import NAME, NODES, make
-from slurmbed.cluster import Cluster
-from slurmbed.compose import ROOT
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.plan import Settings
+from slurmbed.engine.compose import ROOT
 from slurmbed.errors import CommandError
-from slurmbed.plan import Settings
-from slurmbed.run import run
+from slurmbed.process import run
 
 THEIRS = f"{NAME}-theirs"
 
@@ -74,7 +74,7 @@ def other_clone(tmp_path_factory):
     """Runs slurmbed's command line from a second clone: other_clone(words...)."""
     folder = tmp_path_factory.mktemp("clone") / "slurmbed"
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "data"), symlinks=True)
-    program = [sys.executable, "-c", "from slurmbed.cli import main; main()"]
+    program = [sys.executable, "-c", "from slurmbed.cli.main import main; main()"]
 
     def start(*words: str) -> subprocess.CompletedProcess:
         env = {**os.environ, "PYTHONPATH": str(folder)}

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from conftest import NODES
-from slurmbed.run import run
-from slurmbed.slurm import Slurm
+from slurmbed.process import run
+from slurmbed.slurm.client import Slurm
 from slurmbed.wait import Pending, wait_until
 
 # One submission a line, typed by alice in a folder of her own, in bash. Some are refused, some fail, some run.

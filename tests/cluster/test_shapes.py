@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from conftest import NAME
-from slurmbed.cluster import USER, Cluster
-from slurmbed.compose import ROOT
+from slurmbed.cluster.cluster import USER, Cluster
+from slurmbed.cluster.plan import WORKSPACE, Settings
+from slurmbed.engine.compose import ROOT
 from slurmbed.errors import UsageError
-from slurmbed.parse import Job, parse_table
-from slurmbed.plan import WORKSPACE, Settings
-from slurmbed.run import run
+from slurmbed.process import run
+from slurmbed.slurm.parse import Job, parse_table
 from slurmbed.wait import Pending, wait_until
 
 SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed.run import run
+from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")

@@ -8,7 +8,7 @@ import pytest
 import bench_collectives
 from processes import succeed, train
 
-RECORDED = Path(__file__).resolve().parents[1] / "unit" / "recorded"
+RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 MAIN = "import bench_collectives; bench_collectives.main()"
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from slurmbed.errors import CommandError, WaitTimeout
-from slurmbed.run import last_lines, run
+from slurmbed.process import last_lines, run
 from slurmbed.wait import Pending, wait_until
 
 

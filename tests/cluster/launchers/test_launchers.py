@@ -6,9 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from slurmbed import launchers, prepare
+from slurmbed.course import launchers, prepare
+from slurmbed.course.launchers import LAUNCHERS
 from slurmbed.errors import JobFailed
-from slurmbed.launchers import LAUNCHERS
 
 # The first four are tested elsewhere, with what else must hold then; of the last two other ranks go on, or start again.
 NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-ssh", "torchrun-elastic")

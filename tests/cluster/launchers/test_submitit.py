@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from slurmbed.cluster import USER
-from slurmbed.parse import parse_ranks
-from slurmbed.run import run
+from slurmbed.cluster.cluster import USER
+from slurmbed.process import run
+from slurmbed.slurm.parse import parse_ranks
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed import parse, prepare
+from slurmbed.course import prepare
+from slurmbed.slurm import parse
 
 RANK = "^python3 launchers/distributed_sum.py"
 TORCHRUN = "^/opt/launchers/bin/python3 /opt/launchers/bin/torchrun"

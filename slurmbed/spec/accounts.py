@@ -1,0 +1,79 @@
+"""QOS and accounts of a shape, through sacctmgr. What is there already is set to what the shape says."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from slurmbed.process import Result
+from slurmbed.spec.model import READY_QOS, Account, Qos, Shape
+
+Runner = Callable[[Sequence[str]], Result]
+"""Runs an argv as root where sacctmgr is."""
+
+
+def apply(shape: Shape, as_root: Runner) -> None:
+    """Make QOS, accounts and their users.
+
+    Raises:
+        CommandError: with sacctmgr's own words.
+    """
+    if not shape.enforces_limits:
+        return
+
+    def ask(*words: str) -> set[str]:
+        return set(as_root(["sacctmgr", "--noheader", "--parsable2", "show", *words]).check().stdout.split())
+
+    known = ask("qos", "format=name")
+    accounts = ask("account", "format=account")
+    users = ask("association", "format=account,user")
+    for words in (*qos_commands(shape, known), *account_commands(shape, accounts, users)):
+        as_root(["sacctmgr", "--immediate", "--quiet", *words]).check()
+
+
+def qos_commands(shape: Shape, known: set[str]) -> Iterator[list[str]]:
+    """All are made before any is set: one may preempt another that comes later."""
+    every = [READY_QOS, *shape.qos]
+    for qos in every:
+        if qos.name not in known:
+            yield ["add", "qos", qos.name]
+    for qos in every:
+        yield ["modify", "qos", f"name={qos.name}", "set", *settings(qos)]
+
+
+def settings(qos: Qos) -> list[str]:
+    words = {
+        "Priority": qos.priority or 0,
+        "Preempt": ",".join(qos.preempts),
+        "PreemptMode": qos.preempt_mode or "cluster",
+        "GraceTime": qos.grace_time or 0,
+        **qos.limits.model_dump(exclude_none=True),
+    }
+    return [f"{key}={value}" for key, value in words.items()]
+
+
+def account_commands(shape: Shape, accounts: set[str], users: set[str]) -> Iterator[list[str]]:
+    """Accounts and their users. A user's first account is the default one; who has none stays in the account class."""
+    every_qos = list(dict.fromkeys(["normal", *(qos.name for qos in shape.qos)]))
+    yield qos_of("class", every_qos)
+    for account in shape.accounts:
+        if account.name not in accounts:
+            yield ["add", "account", account.name, f"parent={account.parent}"]
+        yield qos_of(account.name, account.qos or every_qos)
+        yield from (["modify", "account", f"name={account.name}", "set", word] for word in facts(account))
+    for user in ("alice", "bob"):
+        theirs = [account.name for account in shape.accounts if user in account.users]
+        for name in theirs:
+            if f"{name}|{user}" not in users:
+                yield ["add", "user", user, f"account={name}"]
+        if theirs:
+            yield ["modify", "user", f"name={user}", "set", f"DefaultAccount={theirs[0]}"]
+            if f"class|{user}" in users:
+                yield ["delete", "user", f"name={user}", "account=class"]
+
+
+def facts(account: Account) -> list[str]:
+    fairshare = [] if account.fairshare is None else [f"fairshare={account.fairshare}"]
+    return [f"description={account.description or account.name}", *fairshare]
+
+
+def qos_of(account: str, names: list[str]) -> list[str]:
+    words = [f"QOS={','.join((*names, READY_QOS.name))}", f"DefaultQOS={names[0]}"]
+    return ["modify", "account", f"name={account}", "set", *words]

@@ -1,0 +1,111 @@
+"""Reading a cluster's file: YAML to a shape, each mistake with its line."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from slurmbed.errors import UsageError
+from slurmbed.spec import gpus
+from slurmbed.spec.model import Location, Shape, conflicts, model_at
+
+
+def load(path: str) -> Shape:
+    """The cluster that the file at ``path`` describes, on this machine.
+
+    Raises:
+        UsageError: naming the file, and every mistake with its line.
+    """
+    try:
+        text = Path(path).read_text()
+        # The base loader takes every value as text, and pydantic says what it is: to others 1:30:00 is the number 5400.
+        tree, values = yaml.compose(text, yaml.BaseLoader), yaml.load(text, yaml.BaseLoader)
+    except OSError as error:
+        raise UsageError(f"CONFIG={path}: {error.strerror}", "name a file like clusters/laptop.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else path
+        raise UsageError(f"{where}: not YAML", "", str(error)) from None
+    if not isinstance(tree, yaml.MappingNode):
+        raise UsageError(f"{path}:1: not a cluster", "start with clusters/laptop.yaml")
+    mistakes = [(line, f"{key} is there twice") for line, key in repeated_keys(tree)]
+    try:
+        shape = Shape.model_validate(values)
+        shape = on_this_machine(shape, Path(path).resolve().parent)
+        found = (*conflicts(shape), *missing_folders(shape))
+        mistakes += [(line_of(tree, where), f"{dotted(where)}: {what}") for where, what in found]
+    except ValidationError as error:
+        mistakes += [(line_of(tree, each["loc"]), in_words(each)) for each in error.errors()]
+    if mistakes:
+        raise UsageError("\n".join(f"{path}:{line}: {what}" for line, what in sorted(mistakes)))
+    return shape
+
+
+def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, str]]:
+    """Keys that a mapping has twice, which YAML's loaders overwrite in silence."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield key.start_mark.line + 1, key.value
+            seen.add(key.value)
+            yield from repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from repeated_keys(value)
+
+
+def line_of(tree: yaml.Node, location: Location) -> int:
+    """The line of the key or list item at ``location``, or of the nearest thing around it that is there."""
+    line, node = tree.start_mark.line, tree
+    for part in location:
+        if isinstance(node, yaml.MappingNode) and (pair := {k.value: (k, v) for k, v in node.value}.get(part)):
+            line, node = pair[0].start_mark.line, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1
+
+
+def dotted(location: Location) -> str:
+    """("nodes", 0, "cpus") as nodes[0].cpus."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+def in_words(error: ErrorDetails) -> str:
+    """One of pydantic's errors in a line; an unknown key with the known one that is nearest."""
+    where, key = dotted(error["loc"]), str(error["loc"][-1])
+    if error["type"] == "extra_forbidden":
+        known = list(model_at(error["loc"]).model_fields)
+        near = get_close_matches(key, known, n=1, cutoff=0.5)
+        return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}")
+    if error["type"] == "missing":
+        return f"{where}: missing"
+    if error["type"] in ("list_type", "model_type"):
+        return f"{where}: " + ("a list is wanted, like [a, b]" if error["type"] == "list_type" else "keys are wanted")
+    value = f" (it is {error['input']!r})" if isinstance(error["input"], str) and error["type"] != "value_error" else ""
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{value}"
+
+
+def on_this_machine(shape: Shape, start: Path) -> Shape:
+    """The shape with host paths seen from ``start``, and with emulated GPUs where this machine has none such."""
+    groups = [
+        group.model_copy(update={"gres": f"gpu:{gpus.resolve(group.gpus)}"}) if group.gres else group
+        for group in shape.nodes
+    ]
+    mounts = [
+        mount.model_copy(update={"host": str((start / Path(mount.host).expanduser()).resolve())})
+        for mount in shape.mounts
+    ]
+    return shape.model_copy(update={"nodes": groups, "mounts": mounts})
+
+
+def missing_folders(shape: Shape) -> Iterator[tuple[Location, str]]:
+    for i, mount in enumerate(shape.mounts):
+        if not Path(mount.host).is_dir():
+            yield ("mounts", i, "host"), f"{mount.host} is not there, or not a folder"

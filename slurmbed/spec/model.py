@@ -1,0 +1,253 @@
+"""A cluster in one file: groups of nodes, partitions, QOS, accounts, mounts. What is wrong is said with its line."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+
+from slurmbed.errors import UsageError
+from slurmbed.slurm.parse import parse_memory
+from slurmbed.spec import gpus
+
+Location = tuple[str | int, ...]
+"""Where in the file: keys and places in lists, as pydantic gives them."""
+
+
+def check_time(text: str) -> str:
+    """A time as Slurm writes it. https://slurm.schedmd.com/sbatch.html#OPT_time"""
+    if not re.fullmatch(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}|UNLIMITED", text):
+        raise ValueError(f"{text!r} is not a time: write 30 (minutes), 1:30:00, 2-12:00:00 or UNLIMITED")
+    return text
+
+
+def check_gres(text: str) -> str:
+    match = re.fullmatch(r"gpu:(.+)", text)
+    try:
+        word = gpus.canonical(match[1] if match else text)
+    except UsageError:
+        match = None
+    if not match:
+        raise ValueError(f"{text!r}: write gpu:8, gpu:h100:8 or gpu:emulated:h100:8, up to {gpus.MAX_GPUS}")
+    return f"gpu:{word}" if word else ""
+
+
+def check_line(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]+=[^\n]+", text):
+        raise ValueError(f"{text!r} is not a line of slurm.conf: write Key=value")
+    return text
+
+
+def check_limit(text: str) -> str:
+    """A limit's value: a number, a time, or trackable resources like cpu=4,gres/gpu=2."""
+    if not re.fullmatch(r"[\w/:.-]+(=\d+[KMGT]?(,[\w/:.-]+=\d+[KMGT]?)*)?", text):
+        raise ValueError(f"{text!r} is not a limit: write a number, a time, or cpu=4,gres/gpu=2")
+    return text
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
+Time = Annotated[str, AfterValidator(check_time)]
+Memory = Annotated[int, BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value)]
+Count = Annotated[int, Field(ge=1, le=256)]
+Rank = Annotated[int, Field(ge=0, le=65533)]
+PreemptMode = Literal["requeue", "cancel"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Group(Strict):
+    """Nodes that are alike; memory in MiB for each. Slurm knows the group as a node set and as a feature.
+
+    ``gres`` is gpu: and a word of GPUS, so gpu:emulated:h100:8 is what jobs ask for as gpu:h100:8.
+    """
+
+    name: Name
+    count: Count = 1
+    cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    memory: Memory | None = None
+    gres: Annotated[str, AfterValidator(check_gres)] = ""
+    features: list[Name] = []
+
+    @property
+    def gpus(self) -> str:
+        return self.gres.removeprefix("gpu:")
+
+
+class Partition(Strict):
+    name: Name
+    nodes: list[Name] = Field(min_length=1)  # names of groups
+    default: bool = False
+    default_time: Time | None = None
+    max_time: Time | None = None
+    priority_tier: Rank | None = None
+    preempt_mode: PreemptMode | None = None  # what becomes of its jobs when a higher tier wants their nodes
+
+
+LIMITS = (
+    *("GrpJobs", "GrpSubmitJobs", "GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpWall", "MaxJobsPerAccount"),
+    *("MaxJobsPerUser", "MaxSubmitJobsPerAccount", "MaxSubmitJobsPerUser", "MaxTRESMinsPerJob", "MaxTRESPerAccount"),
+    *("MaxTRESPerJob", "MaxTRESPerNode", "MaxTRESPerUser", "MaxWall", "MinTRESPerJob"),
+)
+Limits = create_model(
+    "Limits", __base__=Strict, **dict.fromkeys(LIMITS, (Annotated[str, AfterValidator(check_limit)] | None, None))
+)
+
+
+class Qos(Strict):
+    name: Name
+    priority: Annotated[int, Field(ge=0)] | None = None
+    preempts: list[Name] = []  # names of QOS whose jobs make room
+    preempt_mode: PreemptMode | None = None  # what becomes of its own jobs then
+    grace_time: Annotated[int, Field(ge=0)] | None = None  # seconds between a job's SIGTERM and its end
+    limits: Limits = Limits()
+
+
+READY_QOS = Qos(name="ready", limits=Limits(MaxWall="1", MaxJobsPerUser="1", MaxTRESPerJob="gres/gpu=0"))
+"""Of the job that proves a cluster ready, whatever limits users have. All may use it, so it suits nothing else."""
+
+
+class Account(Strict):
+    name: Name
+    description: str = ""
+    parent: Name = "root"
+    users: list[Literal["alice", "bob"]] = []
+    qos: list[Name] = []  # empty: all there are; the first is the default
+    fairshare: Annotated[int, Field(ge=0)] | None = None
+
+
+class Mount(Strict):
+    host: str  # a relative path starts where the file is
+    container: Annotated[str, StringConstraints(pattern=r"^(/[\w.-]+)+$")]
+    read_only: bool = False
+
+
+class Shape(Strict):
+    """The whole file."""
+
+    nodes: list[Group] = Field(min_length=1)
+    partitions: list[Partition] = []
+    qos: list[Qos] = []
+    accounts: list[Account] = []
+    slurm_conf: list[Annotated[str, AfterValidator(check_line)]] = []
+    mounts: list[Mount] = []
+
+    @property
+    def size(self) -> int:
+        return sum(group.count for group in self.nodes)
+
+    @property
+    def enforces_limits(self) -> bool:
+        return bool(self.qos or self.accounts)
+
+    def group_of(self, number: int) -> Group:
+        """The group of node-``number``; nodes beyond the file's are like the last one."""
+        for group in self.nodes:
+            if number <= group.count:
+                return group
+            number -= group.count
+        return self.nodes[-1]
+
+
+NEEDED = re.compile(
+    "ClusterName|SlurmctldHost|SlurmctldPort|SlurmdPort|SlurmUser|SlurmdUser|StateSaveLocation|SlurmdSpoolDir|"
+    "Slurm(ctld|d)PidFile|AuthType|AuthInfo|CredType|AuthAlt.*|Node.*|DownNodes|MaxNodeCount|PartitionName|Include|"
+    "SelectType|ProctrackType|TaskPlugin|SlurmdParameters|GresTypes|AccountingStorage(Type|Host|Port|Enforce|TRES)",
+    re.IGNORECASE,
+)
+"""Keys of slurm.conf that slurmbed sets itself."""
+
+SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var|workspace)(/|$)")
+"""Folders of a container that are not to be covered."""
+
+
+def conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+    """What each key by itself does not show: where, and what is wrong there."""
+    for field in ("nodes", "partitions", "qos", "accounts"):
+        yield from repeated(field, [each.name for each in getattr(shape, field)], "name")
+    yield from repeated("mounts", [mount.container for mount in shape.mounts], "container")
+    yield from group_conflicts(shape)
+    yield from partition_conflicts(shape)
+    yield from preemption_conflicts(shape)
+    yield from account_conflicts(shape)
+    for i, line in enumerate(shape.slurm_conf):
+        key = line.partition("=")[0]
+        if NEEDED.fullmatch(key):
+            yield ("slurm_conf", i), f"{key} is set by slurmbed itself"
+    for i, mount in enumerate(shape.mounts):
+        if SYSTEM.match(mount.container) or ".." in mount.container.split("/"):
+            yield (
+                ("mounts", i, "container"),
+                f"{mount.container} would cover what a node needs; choose /data or the like",
+            )
+
+
+def repeated(field: str, names: list[str], key: str) -> Iterator[tuple[Location, str]]:
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield (field, i, key), f"{name} is there twice"
+
+
+def unknown(names: list[str], known: list[str], what: str, where: Location) -> Iterator[tuple[Location, str]]:
+    for i, name in enumerate(names):
+        if name not in known:
+            yield (*where, i), f"there is no {what} {name}; there are: {', '.join(known)}"
+
+
+def group_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+    groups = [group.name for group in shape.nodes]
+    for i, group in enumerate(shape.nodes):
+        if group.name in ("all", "default") or re.match(r"node(-\d|$)", group.name):
+            yield ("nodes", i, "name"), f"{group.name} means something else to Slurm: choose another name"
+        if shape.partitions and not any(group.name in each.nodes for each in shape.partitions):
+            yield ("nodes", i, "name"), f"no partition has the nodes of {group.name}"
+        for j, feature in enumerate(group.features):
+            if feature in groups:
+                yield ("nodes", i, "features", j), f"{feature} is a feature of all nodes of the group {feature}"
+        if group.gpus.isdigit() and any(":" in each.gpus for each in shape.nodes):
+            yield ("nodes", i, "gres"), f"Slurm wants a type for all GPUs or for none: gpu:TYPE:{group.gpus}"
+
+
+def partition_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+    groups = [group.name for group in shape.nodes]
+    for i, partition in enumerate(shape.partitions):
+        yield from unknown(partition.nodes, groups, "node group", ("partitions", i, "nodes"))
+        if partition.name in ("all", "default"):
+            yield ("partitions", i, "name"), f"{partition.name} means something else to Slurm: choose another name"
+    first, *more = [i for i, partition in enumerate(shape.partitions) if partition.default] or [0]
+    for i in more:
+        yield ("partitions", i, "default"), f"{shape.partitions[first].name} is the default partition already"
+
+
+def preemption_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+    known = [qos.name for qos in shape.qos]
+    for i, qos in enumerate(shape.qos):
+        yield from unknown(qos.preempts, known, "QOS", ("qos", i, "preempts"))
+        if qos.name in qos.preempts:
+            yield ("qos", i, "preempts"), f"{qos.name} cannot preempt itself"
+        if qos.name == READY_QOS.name:
+            yield ("qos", i, "name"), f"{qos.name} is slurmbed's own, for the job that shows that a cluster works"
+    if any(qos.preempts for qos in shape.qos):
+        for i, partition in enumerate(shape.partitions):
+            if partition.preempt_mode:
+                yield ("partitions", i, "preempt_mode"), "Slurm preempts by QOS or by partition: this file does by QOS"
+
+
+def account_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+    known = [qos.name for qos in shape.qos]
+    for i, account in enumerate(shape.accounts):
+        if account.name in ("root", "class"):
+            yield ("accounts", i, "name"), f"{account.name} is there without being named: choose another name"
+        above = ["root", *(each.name for each in shape.accounts[:i])]
+        if account.parent not in above:
+            yield ("accounts", i, "parent"), f"no account {account.parent} above; there are: {', '.join(above)}"
+        yield from unknown(account.qos, list(dict.fromkeys(["normal", *known])), "QOS", ("accounts", i, "qos"))
+
+
+def model_at(location: Location) -> type[BaseModel]:
+    """The model that the key at the end of ``location`` belongs to."""
+    parts: dict[str, Any] = {"nodes": Group, "partitions": Partition, "qos": Qos, "accounts": Account, "mounts": Mount}
+    if len(location) == 1:
+        return Shape
+    return Limits if "limits" in location[:-1] else parts[str(location[0])]

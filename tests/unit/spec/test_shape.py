@@ -1,0 +1,291 @@
+"""A cluster's file: what is wrong with its line, what Slurm, Compose and sacctmgr are given of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurmbed.cluster import host
+from slurmbed.cluster.plan import Settings, choose_shape, shaped_slices
+from slurmbed.engine.compose import ROOT, Compose, Slice, overlay
+from slurmbed.errors import UsageError
+from slurmbed.spec import accounts, slurm_conf
+from slurmbed.spec import load as config
+from slurmbed.spec.model import Shape
+
+LAPTOP = host.Host(cpus=8, memory=8192, free_disk=50_000)
+SHIPPED = sorted((ROOT / "clusters").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch):
+    monkeypatch.setattr("slurmbed.spec.gpus.listed", list)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a cluster's file; its path."""
+
+    def write(text: str) -> str:
+        file = tmp_path / "cluster.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def campus() -> Shape:
+    return config.load(str(ROOT / "clusters" / "campus.yaml"))
+
+
+GROUP = "nodes:\n  - name: cpu\n"  # lines 1 and 2
+MISTAKES = {
+    "    cpuz: 3": "3: nodes[0].cpuz: unknown key; did you mean cpus?",
+    "    zip: 3": "3: nodes[0].zip: unknown key; known: name, count, cpus, memory, gres, features",
+    "partition: []": "3: partition: unknown key; did you mean partitions?",
+    "    count: 0": "3: nodes[0].count: Input should be greater than or equal to 1 (it is '0')",
+    "    count: 2\n    count: 3": "4: count is there twice",
+    "    memory: lots": "3: nodes[0].memory: 'lots' is not an amount of memory: write 2048 (MiB), 512M or 2G",
+    "    gres: gpu:h100": "3: nodes[0].gres: 'gpu:h100': write gpu:8, gpu:h100:8 or gpu:emulated:h100:8, up to 16",
+    "    gres: gpu:h100:17": "3: nodes[0].gres: 'gpu:h100:17': write gpu:8,",
+    "    features: [cpu]": "3: nodes[0].features[0]: cpu is a feature of all nodes of the group cpu",
+    "  - name: node-1": "3: nodes[1].name: node-1 means something else to Slurm",
+    "  - count: 2": "3: nodes[1].name: missing",
+    "  - {name: big}\n  - {name: cpu}": "4: nodes[2].name: cpu is there twice",
+    "  - {name: big}\npartitions:\n  - {name: a, nodes: [cpu]}": "3: nodes[1].name: no partition has the nodes of big",
+    "partitions:\n  - name: a\n    nodes: [cpu,\n     gpu]": "6: partitions[0].nodes[1]: there is no node group gpu",
+    "partitions:\n  - {name: a, nodes: cpu}": "4: partitions[0].nodes: a list is wanted, like [a, b]",
+    "partitions:\n  - {name: a, nodes: [cpu], default: yes}\n  - {name: b, nodes: [cpu], default: yes}": (
+        "5: partitions[1].default: a is the default partition already"
+    ),
+    "partitions:\n  - {name: a, nodes: [cpu], max_time: soon}": "4: partitions[0].max_time: 'soon' is not a time",
+    "qos:\n  - {name: a, limits: {MaxWal: 3}}": "4: qos[0].limits.MaxWal: unknown key; did you mean MaxWall?",
+    "qos:\n  - {name: a, limits: {GrpTRES: cpu=}}": "4: qos[0].limits.GrpTRES: 'cpu=' is not a limit",
+    "qos:\n  - {name: a, preempts: [b]}": "4: qos[0].preempts[0]: there is no QOS b; there are: a",
+    "qos:\n  - {name: ready}": "4: qos[0].name: ready is slurmbed's own",
+    "accounts:\n  - {name: a, users: [carol]}": "4: accounts[0].users[0]: Input should be 'alice' or 'bob'",
+    "accounts:\n  - {name: a, parent: b}": "4: accounts[0].parent: no account b above; there are: root",
+    "slurm_conf:\n  - KillWait=5\n  - clustername=x": "5: slurm_conf[1]: clustername is set by slurmbed itself",
+    "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
+    "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
+    "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm would cover",
+    "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt would cover",
+    "mounts:\n  - {host: ., container: /data/../etc}": "4: mounts[0].container: /data/../etc would cover",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_named_with_file_and_line(write, text):
+    path = write(GROUP + text)
+    with pytest.raises(UsageError) as refused:
+        Settings(config=path).check()
+    (line,) = refused.value.reason.splitlines()
+    assert line.startswith(f"{path}:{MISTAKES[text]}")
+
+
+def test_all_mistakes_are_named_at_once(write):
+    with pytest.raises(UsageError, match=r"yaml:3: (.|\n)*yaml:4: "):
+        config.load(write(f"{GROUP}    cpus: x\n    memory: y\n"))
+
+
+@pytest.mark.parametrize(("text", "reason"), [("a:\n  [1", "yaml:2: not YAML"), ("", ":1: not a cluster")])
+def test_what_is_no_mapping(write, text, reason):
+    with pytest.raises(UsageError, match=reason):
+        config.load(write(text))
+
+
+def test_no_file():
+    with pytest.raises(UsageError, match=r"CONFIG=/no/such: No such file or directory\n.*clusters/laptop.yaml"):
+        config.load("/no/such")
+
+
+def test_times_and_words_stay_as_they_are_written(write):
+    """To YAML's usual loader 1:30:00 is the number 5400, and on is true."""
+    shape = config.load(write(f"{GROUP}partitions:\n  - {{name: on, nodes: [cpu], max_time: 1:30:00}}"))
+    assert (shape.partitions[0].name, shape.partitions[0].max_time) == ("on", "1:30:00")
+
+
+def test_a_mount_starts_where_the_file_is(write, tmp_path):
+    (tmp_path / "data").mkdir()
+    shape = config.load(write(f"{GROUP}mounts:\n  - {{host: data, container: /data, read_only: true}}"))
+    mount = {"type": "bind", "source": str(tmp_path / "data"), "target": "/data", "read_only": True}
+    services = overlay([Slice(1, 512, 1, 512)], shape=shape)["services"]
+    assert services["node-1"]["volumes"] == services["login"]["volumes"] == [mount]
+    assert "volumes" not in services["slurmctld"]
+
+
+def test_partitions_replace_main(campus):
+    lines = slurm_conf.lines(campus)
+    assert [line for line in lines if line.startswith(("NodeSet=", "PartitionName="))] == [
+        "NodeSet=cpu Feature=cpu",
+        "NodeSet=gpu Feature=gpu",
+        "PartitionName=cpu Nodes=cpu State=UP MaxTime=1-00:00:00 Default=YES DefaultTime=1:00:00",
+        "PartitionName=gpu Nodes=gpu State=UP MaxTime=12:00:00 DefaultTime=1:00:00",
+        "PartitionName=debug Nodes=cpu,gpu State=UP MaxTime=15:00 DefaultTime=15:00 PriorityTier=10",
+    ]
+    assert {"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "DefMemPerCPU=100"} <= set(lines)
+    assert "AccountingStorageEnforce=associations,limits,qos" in lines
+    assert "AccountingStorageTRES=gres/gpu,gres/gpu:a100" in lines
+
+
+def test_partitions_preempt_by_their_tier(write):
+    text = (
+        "partitions:\n  - {name: a, nodes: [cpu], priority_tier: 2}\n  - {name: b, nodes: [cpu], preempt_mode: requeue}"
+    )
+    lines = slurm_conf.lines(config.load(write(GROUP + text)))
+    assert "PreemptType=preempt/partition_prio" in lines
+    assert [line.rpartition(" ")[2] for line in lines if "PartitionName" in line] == [
+        "PreemptMode=OFF",
+        "PreemptMode=REQUEUE",
+    ]
+    assert not any("Enforce" in line for line in lines)
+
+
+def test_a_line_of_the_users_stands_instead_of_ours(write):
+    text = "qos:\n  - {name: a, priority: 1}\nslurm_conf: [priorityweightqos=7]"
+    assert [line for line in slurm_conf.lines(config.load(write(GROUP + text))) if "qos=" in line.lower()] == [
+        "priorityweightqos=7"
+    ]
+
+
+def test_qos_and_accounts_become_sacctmgrs_words(campus):
+    words = [" ".join(each) for each in accounts.qos_commands(campus, {"normal"})]
+    assert words == [
+        "add qos ready",
+        "add qos preemptible",
+        "modify qos name=ready set Priority=0 Preempt= PreemptMode=cluster GraceTime=0"
+        " MaxJobsPerUser=1 MaxTRESPerJob=gres/gpu=0 MaxWall=1",
+        "modify qos name=normal set Priority=100 Preempt=preemptible PreemptMode=cluster GraceTime=0"
+        " MaxTRESPerUser=gres/gpu=2 MaxWall=12:00:00",
+        "modify qos name=preemptible set Priority=0 Preempt= PreemptMode=requeue GraceTime=20",
+    ]
+    there = {"class|alice", "class|bob", "physics|alice"}
+    words = [" ".join(each) for each in accounts.account_commands(campus, {"physics"}, there)]
+    assert "add account physics parent=root" not in words
+    assert "modify account name=physics set QOS=normal,preemptible,ready DefaultQOS=normal" in words
+    assert words[-7:] == [
+        "modify account name=biology set fairshare=40",
+        "add user alice account=biology",
+        "modify user name=alice set DefaultAccount=physics",
+        "delete user name=alice account=class",
+        "add user bob account=biology",
+        "modify user name=bob set DefaultAccount=biology",
+        "delete user name=bob account=class",
+    ]
+
+
+def test_each_node_is_as_its_group_and_declares_the_groups_before(campus):
+    slices = shaped_slices(campus, {}, LAPTOP, 4)
+    assert [(part.cpus, part.memory, part.gpus, part.features) for part in slices] == [
+        (2, 512, "", "cpu"),
+        (2, 512, "", "cpu"),
+        (8, 1024, "emulated:a100:4", "gpu,nvlink"),
+        (8, 1024, "emulated:a100:4", "gpu,nvlink"),  # one more than the file says is like the last
+    ]
+    services = overlay(slices, shape=campus)["services"]
+    assert services["node-2"]["environment"]["NODES_BEFORE"] == ""
+    for node in ("node-3", "node-4"):
+        assert services[node]["environment"]["NODES_BEFORE"] == "2 CPUs=2 RealMemory=512 Feature=cpu"
+        assert services[node]["environment"]["NODE_FEATURES"] == "gpu,nvlink"
+    assert services["slurmctld"]["environment"]["NODE_GRES"] == "gpu:a100:4"
+
+
+def test_slurmctld_knows_the_most_of_each_type(write):
+    text = "nodes:\n" + "".join(
+        f"  - {{name: g{i}, gres: gpu:{word}}}\n" for i, word in enumerate(("a:2", "b:1", "a:4"))
+    )
+    shape = config.load(write(text))
+    services = overlay(shaped_slices(shape, {}, LAPTOP, 3), shape=shape)["services"]
+    assert services["slurmctld"]["environment"]["NODE_GRES"] == "gpu:a:4,gpu:b:1"
+
+
+def test_a_mere_number_of_gpus_is_emulated_where_there_are_none_and_has_company_without_a_type(write, monkeypatch):
+    path = write("nodes:\n  - {name: a, gres: gpu:2}\n  - name: b\n    gres: gpu:1\n  - {name: c, gres: gpu:h100:8}")
+    assert [group.gpus for group in config.load(path).nodes] == ["emulated:2", "emulated:1", "emulated:h100:8"]
+    monkeypatch.setattr("slurmbed.spec.gpus.listed", lambda: ["NVIDIA H200"] * 4)
+    with pytest.raises(UsageError, match=r"yaml:2: .*all GPUs or for none: gpu:TYPE:2\n.*yaml:4: .*gpu:TYPE:1$"):
+        config.load(path)
+
+
+def test_memory_that_a_group_leaves_open_is_shared_out(write):
+    shape = config.load(write("nodes:\n  - {name: a, memory: 2G}\n  - {name: b, count: 2}"))
+    assert [part.memory for part in shaped_slices(shape, {}, LAPTOP, 3)] == [2048, 2048, 2048]
+
+
+def test_nodes_beyond_the_files_take_what_memory_is_left(write):
+    shape = config.load(write("nodes:\n  - {name: a, count: 2}"))
+    there = dict(enumerate(shaped_slices(shape, {}, LAPTOP, 2), 1))
+    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 3)] == [3072, 3072, 2048]
+    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 4)] == [3072, 3072, 1024, 1024]
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ("count: 3, memory: 3G", "3 nodes have 9216 MiB; the host has 8192 MiB"),
+        ("cpus: 64, memory: 1G", "a node of the group a: 1024 MiB for a node of 64 CPUs: less than 64 MiB a CPU"),
+        ("memory: 9G", "a node of the group a: .*9216 MiB; the host has 8192 MiB"),
+    ],
+)
+def test_what_does_not_fit_on_the_host(write, group, reason):
+    shape = config.load(write(f"nodes:\n  - {{name: a, {group}}}"))
+    with pytest.raises(UsageError, match=reason):
+        shaped_slices(shape, {}, LAPTOP, shape.size)
+
+
+def test_a_group_offers_a_cpu_for_each_gpu(write):
+    shape = config.load(write("nodes:\n  - {name: a, gres: gpu:16}\n  - {name: b, cpus: 1, gres: gpu:16}"))
+    assert [part.cpus for part in shaped_slices(shape, {}, LAPTOP, 2)] == [16, 1]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_clusters_are_emulated_where_there_are_such_gpus_too(path: Path, monkeypatch):
+    monkeypatch.setattr("slurmbed.spec.gpus.listed", lambda: ["NVIDIA H100 80GB HBM3", "NVIDIA A100"])
+    shape = config.load(str(path))
+    assert {part.gpu_ids for part in shaped_slices(shape, {}, LAPTOP, shape.size)} == {()}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_clusters_fit_on_a_laptop_and_come_back_from_their_label(path: Path):
+    shape = config.load(str(path))
+    services = overlay(shaped_slices(shape, {}, LAPTOP, shape.size), shape=shape)["services"]
+    labels = {services[name]["labels"]["org.slurmbed.spec.model"] for name in ("login", "slurmctld", "node-1")}
+    (label,) = labels
+    assert Shape.model_validate_json(label) == shape
+
+
+def test_dollars_reach_slurm_as_they_are(write):
+    shape = config.load(write(f"{GROUP}slurm_conf: ['TmpFS=/tmp/$HOME']"))
+    slurmctld = overlay([Slice(1, 512, 1, 512)], shape=shape)["services"]["slurmctld"]
+    assert slurmctld["environment"]["SLURM_CONF_LINES"].endswith("TmpFS=/tmp/$$HOME")
+    assert json.loads(slurmctld["labels"]["org.slurmbed.spec.model"])["slurm_conf"] == ["TmpFS=/tmp/$$HOME"]
+
+
+@pytest.fixture
+def made_with(monkeypatch):
+    """A cluster whose containers were made with this shape."""
+
+    def made_with(shape: Shape | None) -> Compose:
+        monkeypatch.setattr(Compose, "containers", lambda self: ["login"])
+        monkeypatch.setattr(Compose, "shape", lambda self: shape)
+        return Compose("slurmbed-test-none")
+
+    return made_with
+
+
+def test_a_cluster_keeps_its_shape(campus, made_with):
+    assert choose_shape(Settings(), made_with(campus)) == campus
+    assert choose_shape(Settings(config=str(ROOT / "clusters/campus.yaml")), made_with(campus)) == campus
+    with pytest.raises(UsageError, match=r"made with another file(.|\n)*make clean NAME=slurmbed"):
+        choose_shape(Settings(config=str(ROOT / "clusters/laptop.yaml")), made_with(campus))
+    with pytest.raises(UsageError, match=r"made with no CONFIG(.|\n)*make clean"):
+        choose_shape(Settings(config=str(ROOT / "clusters/laptop.yaml")), made_with(None))
+    with pytest.raises(UsageError, match="made with a CONFIG, which says them"):
+        choose_shape(Settings(gpus="2"), made_with(campus))
+
+
+@pytest.mark.parametrize("word", ["nodes", "cpus", "memory", "gpus"])
+def test_a_file_and_words_that_say_the_same_are_refused(word):
+    with pytest.raises(UsageError, match=f"says what {word.upper()} would say"):
+        Settings(config=str(ROOT / "clusters/laptop.yaml"), **{word: "2"}).check()
