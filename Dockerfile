@@ -97,5 +97,5 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
 COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
-COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+COPY --chmod=755 scripts/entrypoint scripts/wait-ready /usr/local/bin/
 ENTRYPOINT ["entrypoint"]

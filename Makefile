@@ -1,10 +1,11 @@
-# Each target is one call of the package: `make up NODES=8` is `slurmbed up NODES=8`.
+# Each target is one call: `make up NODES=8` is `slurmbed up --nodes 8`.
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge test test-launchers bench bench-collectives bench-train doctor
+TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge bench-collectives doctor
+FOR_DEVELOPERS := test test-launchers bench bench-train
 
-.PHONY: help $(TARGETS)
+.PHONY: help $(TARGETS) $(FOR_DEVELOPERS)
 help: ## print this
 	@sed -n 's/^#: //p' Makefile
 
@@ -18,7 +19,7 @@ help: ## print this
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
 #:         [GPUS=8|h100:8]                       for each node, of the host or else emulated
 #:         [CONFIG=clusters/campus.yaml]         or all this, partitions, QOS and accounts from a file
-#:         [SLURM=24.11] [TORCH=debian] [LAUNCHERS=1] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1] [ADOPT=1]
+#:         [SLURM=24.11] [TORCH=debian] [LAUNCHERS=1] [SSH_PORT=..] [WORKSPACE=dir] [RETAIN=1] [ADOPT=1] [TIMELINE=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node
 #: make logs [SERVICE=slurmctld] [FOLLOW=1]      what the daemons say
@@ -27,14 +28,17 @@ help: ## print this
 #: make clean                                    remove its containers, volumes and network
 #: make purge                                    the images too
 #: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
-#: make test [ONLY=unit|training|cluster]        lint and all tests
-#: make test-launchers                           the tests of launchers alone
+#: make test [ONLY=smoke|unit|training|cluster]  lint and all tests
+#: make test-launchers                           the whole matrix of launchers
 #: make bench                                    how fast: ratios measured in one run
 #: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss
 #: make doctor                                   check this machine
 #: All but the tests, benches and doctor take NAME=.. for a cluster beside others; make bench uses its own.
 $(TARGETS): .venv/ready
 	@exec .venv/bin/slurmbed $@ $(WORDS)
+
+$(FOR_DEVELOPERS): .venv/ready
+	@exec .venv/bin/python -m dev $@ $(WORDS)
 
 .venv/ready: pyproject.toml scripts/venv
 	@scripts/venv

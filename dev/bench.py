@@ -1,22 +1,30 @@
-"""`make bench`: cold and warm `up` beside a bare `docker compose up` of as many idle containers, in one run."""
+"""`make bench`: `make up` as a process beside a bare `docker compose up` of as many idle containers, in one run."""
 
-import argparse
 import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 
+import click
 from rich.console import Console
 from rich.table import Table
 
+from slurmbed.cluster import images
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.plan import DEFAULT_SLURM, DEFAULT_TORCH, Settings
-from slurmbed.process import Result, run
+from slurmbed.cluster.settings import Choices, Settings
+from slurmbed.errors import CommandError
+from slurmbed.process import run
+from slurmbed.project import ROOT
 
-ROUNDS = 3
-NODES = 2
-CONTAINERS = NODES + 4
+TIMEOUT = 900  # seconds for one command
+SHORT_JOBS = 20
+COLD, WARM, NOTHING = "make up, nothing there", "make up, after make down", "make up, nothing to do"
+BARE = "docker compose up, bare"
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -25,38 +33,122 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def bare(name: str) -> Callable[[str], Result]:
-    """``docker compose`` on as many containers of the same image that only sleep."""
-    service = {"image": f"slurmbed-node:{DEFAULT_SLURM}-{DEFAULT_TORCH}", "init": True, "command": ["sleep", "3600"]}
-    project = json.dumps({"services": {f"idle-{i}": service for i in range(CONTAINERS)}})
-    argv = ["docker", "compose", "-p", name, "-f", "-"]
-    return lambda words: run([*argv, *words.split()], timeout=300, stdin=project).check()
+class Bare:
+    """``docker compose`` on as many containers of the node image that only sleep."""
+
+    def __init__(self, name: str, containers: int):
+        image = images.image("node", Choices())
+        service = {"image": image, "init": True, "command": ["sleep", "3600"]}
+        self.project = json.dumps({"services": {f"idle-{i}": service for i in range(containers)}})
+        self.argv = ["docker", "compose", "-p", name, "-f", "-"]
+
+    def up(self) -> None:
+        run([*self.argv, "up", "--detach"], timeout=TIMEOUT, stdin=self.project).check()
+
+    def remove(self) -> None:
+        run([*self.argv, "down", "--volumes", "--timeout", "1"], timeout=TIMEOUT, stdin=self.project).check()
 
 
-def main(args: argparse.Namespace) -> None:
-    """Alternate the three and print medians and ratios to the bare start."""
-    name = f"{args.name or 'slurmbed'}-bench"
-    console = Console()
-    cluster = Cluster(Settings(name=name, nodes=str(NODES)), lambda _: None)
-    idle = bare(f"{name}-idle")
-    taken: dict[str, list[float]] = {"bare compose up": [], "cold up (nothing there)": [], "warm up (after down)": []}
+class Real:
+    """make's commands, as a user types them, on a cluster of their own."""
+
+    def __init__(self, name: str, nodes: int, workspace: str):
+        self.name, self.arguments = name, [f"NAME={name}", f"NODES={nodes}", f"WORKSPACE={workspace}"]
+
+    def make(self, target: str, *arguments: str) -> str:
+        # Not as a part of the `make bench` that runs this.
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        argv = ["make", "--directory", str(ROOT), target, f"NAME={self.name}", *arguments]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        if done.returncode:
+            raise CommandError(f"exit status {done.returncode}: {' '.join(argv)}", "", done.stdout + done.stderr)
+        return done.stdout
+
+    def up(self) -> str:
+        return self.make("up", *self.arguments[1:], "TIMELINE=1")
+
+    def down(self) -> None:
+        self.make("down")
+
+    def clean(self) -> None:
+        self.make("clean")
+
+
+@click.command()
+@click.option("--name", default="slurmbed", show_default=True, help="prefix of the clusters' names")
+@click.option("--nodes", default="2", show_default=True, help="numbers of nodes, with commas between, like 2,16,64")
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="runs of each")
+def bench(name: str, nodes: str, rounds: int) -> None:
+    """Compare starts of a cluster with a bare start of as many containers, and time queued short jobs."""
+    console = Console(width=100)
+    console.print(f"slurmbed --help: {help_seconds():.2f} s (median of 5)", highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        for count in map(int, nodes.split(",")):
+            taken, timeline = alternate(f"{name}-bench", count, rounds, folder)
+            console.print(table(taken, count, rounds))
+            console.print(f"where the time went in the last cold start of {count} nodes:\n{timeline}", markup=False)
+        rate = short_jobs(f"{name}-bench", folder)
+        console.print(f"queued short jobs on 2 CPUs: {rate:.1f} ended a second ({SHORT_JOBS} jobs)", highlight=False)
+
+
+def help_seconds() -> float:
+    command = [f"{os.path.dirname(sys.executable)}/slurmbed", "--help"]
+    return median(seconds(lambda: run(command, timeout=30).check()) for _ in range(5))
+
+
+def alternate(name: str, nodes: int, rounds: int, workspace: str) -> tuple[dict[str, list[float]], str]:
+    """Seconds of each kind of start, one after another in every round, and the last timeline of a cold one."""
+    real, bare = Real(name, nodes, workspace), Bare(f"{name}-idle", nodes + 4)
+    taken: dict[str, list[float]] = {kind: [] for kind in (BARE, COLD, WARM, NOTHING)}
+    timeline = ""
     try:
-        cluster.build(cluster.plan())
-        for _ in range(ROUNDS):
-            taken["bare compose up"].append(seconds(partial(idle, "up --detach")))
-            idle("down --volumes --timeout 1")
-            taken["cold up (nothing there)"].append(seconds(cluster.up))
-            cluster.down()
-            taken["warm up (after down)"].append(seconds(cluster.up))
-            cluster.clean()
+        real.up()  # builds the images if they are not there
+        real.clean()
+        for _ in range(rounds):
+            taken[BARE].append(seconds(bare.up))
+            bare.remove()
+            started = time.perf_counter()
+            printed = real.up()
+            taken[COLD].append(time.perf_counter() - started)
+            timeline = "\n".join(re.findall(r"^│.*│$", printed.partition("where the time went")[2], re.MULTILINE))
+            taken[NOTHING].append(seconds(real.up))
+            real.down()
+            taken[WARM].append(seconds(real.up))
+            real.clean()
     finally:
-        idle("down --volumes --timeout 1")
+        bare.remove()
+        real.clean()
+    return taken, timeline
+
+
+def short_jobs(name: str, workspace: str) -> float:
+    """Jobs of one CPU that end at once, a second, when more are queued than there are CPUs."""
+    cluster = Cluster(Settings(name=name, nodes=2, cpus=1, workspace=workspace))
+    try:
+        cluster.up()
+        took = seconds(lambda: cluster.slurm.runner(batch()).check())
+    finally:
         cluster.clean()
-    table = Table(title=f"{CONTAINERS} containers, median of {ROUNDS} (smallest to largest)")
+    return SHORT_JOBS / took
+
+
+def batch() -> list[str]:
+    """Submit the jobs, and wait for the last: one that depends on all."""
+    script = (
+        f"for i in $(seq {SHORT_JOBS}); do sbatch --parsable --output=/dev/null --wrap true; done >/tmp/ids; "
+        'exec sbatch --wait --output=/dev/null --dependency="afterany:$(paste -sd: /tmp/ids)" --wrap true'
+    )
+    return ["bash", "-c", script]
+
+
+def table(taken: dict[str, list[float]], nodes: int, rounds: int) -> Table:
+    """Medians, ranges and ratios to the bare start of the same run."""
+    shown = Table(title=f"{nodes} nodes, {nodes + 4} containers: median of {rounds} (smallest to largest)")
     for heading in ("what", "seconds", "of the bare start"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    base = median(taken["bare compose up"])
+        shown.add_column(heading, justify="left" if heading == "what" else "right")
+    base = median(taken[BARE])
     for what, values in taken.items():
-        spread = f"{median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-        table.add_row(what, spread, f"{median(values) / base:.1f} x")
-    console.print(table)
+        spread = f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+        shown.add_row(what, spread, f"{median(values) / base:.2f} x")
+    return shown

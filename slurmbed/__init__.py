@@ -1,1 +1,66 @@
-"""A real multi-node Slurm cluster in containers on one machine."""
+"""A real multi-node Slurm cluster on one machine.
+
+from slurmbed import Cluster, Settings
+
+cluster = Cluster(Settings(nodes=4))
+cluster.up()
+job = cluster.slurm.wait_completed(cluster.slurm.submit("--wrap", "srun hostname"), timeout=60)
+cluster.clean()
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slurmbed.cluster.cluster import Cluster
+    from slurmbed.cluster.settings import Settings
+    from slurmbed.errors import (
+        CommandError,
+        JobFailed,
+        NotReady,
+        PlacementError,
+        SlurmbedError,
+        UsageError,
+        WaitTimeout,
+    )
+    from slurmbed.slurm.client import Slurm
+    from slurmbed.slurm.records import Job, Node
+
+PUBLIC = {
+    "Cluster": "slurmbed.cluster.cluster",
+    "Settings": "slurmbed.cluster.settings",
+    "Slurm": "slurmbed.slurm.client",
+    "Job": "slurmbed.slurm.records",
+    "Node": "slurmbed.slurm.records",
+    **dict.fromkeys(
+        ("CommandError", "JobFailed", "NotReady", "PlacementError", "SlurmbedError", "UsageError", "WaitTimeout"),
+        "slurmbed.errors",
+    ),
+}
+__all__ = [
+    "Cluster",
+    "CommandError",
+    "Job",
+    "JobFailed",
+    "Node",
+    "NotReady",
+    "PlacementError",
+    "Settings",
+    "Slurm",
+    "SlurmbedError",
+    "UsageError",
+    "WaitTimeout",
+]
+
+try:
+    __version__ = version("slurmbed")
+except PackageNotFoundError:  # the source without an installation
+    __version__ = "0"
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are used: `slurmbed --help` needs none of them."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'slurmbed' has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name]), name)

@@ -83,7 +83,7 @@ def run(
     try:
         child = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE if text is not None else stdin or nothing,
+            stdin=subprocess.PIPE if isinstance(stdin, str) else stdin or nothing,
             stdout=pipe,
             stderr=pipe,
             env={**os.environ, **(env or {})},

@@ -1,58 +1,63 @@
-"""`make doctor`: what this machine has for a cluster, one line a check."""
+"""`slurmbed doctor`: what this machine has for a cluster, one line a check."""
 
-import argparse
 import platform
 import sys
+from collections.abc import Callable
 
-from rich.console import Console
+import click
 
-from slurmbed.cluster import host
-from slurmbed.cluster.plan import WORKSPACE
+from slurmbed.cli.console import console
+from slurmbed.cluster.host import Host, ca_bundle, job_uid
+from slurmbed.engine.client import Engine
+from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
-from slurmbed.process import run
-from slurmbed.spec import gpus
+from slurmbed.project import default_workspace
 
 
 def engine() -> str:
-    return (
-        "Docker engine "
-        + run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=30).check().stdout.strip()
-    )
+    return f"Docker engine {Engine().version()}"
 
 
 def compose() -> str:
-    version = run(["docker", "compose", "version", "--short"], timeout=30).check("Compose v2 is needed").stdout.strip()
-    return f"Docker Compose {version}"
+    return f"Docker Compose {compose_version()}"
 
 
 def resources() -> str:
-    found = host.Host.read()
-    host.check_disk(found, images_there=False)
-    disk = "unknown" if found.free_disk is None else f"{found.free_disk} MiB"
-    return f"{found.cpus} CPUs, {found.memory} MiB of memory, free disk for images: {disk}"
+    host = Host.of(Engine().info)
+    host.check_disk(images_there=False)
+    disk = "unknown" if host.free_disk is None else f"{host.free_disk} MiB"
+    return f"{host.cpus} CPUs, {host.memory} MiB of memory, free disk for images: {disk}"
 
 
 def graphics() -> str:
+    return describe_gpus(Host.of(Engine().info))
+
+
+def describe_gpus(host: Host) -> str:
     try:
-        return f"GPUs for nodes: {', '.join(gpus.on_host())}"
+        return f"GPUs for nodes: {', '.join(host.gpus())}"
     except UsageError as error:  # a cluster needs none
         return f"GPUs for nodes: {error.reason}"
 
 
 def ids() -> str:
-    return f"jobs run as uid {host.job_uid(WORKSPACE)}; CA bundle for builds: {host.ca_bundle()}"
+    return f"jobs run as uid {job_uid(default_workspace())}; CA bundle for builds: {ca_bundle()}"
 
 
-def main(_: argparse.Namespace) -> None:
-    """Print every check with its outcome; exit status 1 if one failed."""
-    console, failed = Console(soft_wrap=True), False
+CHECKS: tuple[Callable[[], str], ...] = (engine, compose, resources, graphics, ids)
+
+
+@click.command()
+def doctor() -> None:
+    """Check this machine. Exit status 1 if a check failed."""
     console.print(f"ok    Python {platform.python_version()} on {platform.platform()}", highlight=False)
-    for check in (engine, compose, resources, graphics, ids):
+    failed = False
+    for check in CHECKS:
         try:
             console.print(f"ok    {check()}", highlight=False)
         except SlurmbedError as error:
             failed = True
             console.print(f"FAIL  {check.__name__}: {error}", markup=False, highlight=False)
     if failed:
-        console.print("make up tries to mend this where it can", highlight=False)
+        console.print("make up mends what it can", highlight=False)
     sys.exit(failed)

@@ -2,26 +2,32 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
-from slurmbed.cluster import host as machine
+from slurmbed.cluster import images
+from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.lock import lock
-from slurmbed.cluster.plan import Choices, Plan, Settings, choices_so_far, make_plan
-from slurmbed.cluster.readiness import Readiness, works
-from slurmbed.engine.compose import IMAGES_PROJECT, OURS, ROOT, Compose
+from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
+from slurmbed.cluster.readiness import USER, wait_ready
+from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
+from slurmbed.engine.client import Engine
+from slurmbed.engine.compose import Compose
+from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
 from slurmbed.process import Result, last_lines, run
+from slurmbed.project import ROOT
 from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.parse import Node, parse_nodes
-from slurmbed.spec import accounts, gpus
+from slurmbed.slurm.records import Node
+from slurmbed.spec import accounts, gpus, load
 from slurmbed.spec.model import READY_QOS
 from slurmbed.wait import Pending, wait_until
 
-USER = "alice"
-SERVICES = ("db", "slurmdbd", "slurmctld", "login")
+NOT_FOUND = 1
 
 
 def silent(_: str) -> None:
@@ -29,56 +35,73 @@ def silent(_: str) -> None:
 
 
 class Cluster:
-    """The cluster ``settings.name`` on the Docker engine that answers; ``say`` hears of each step.
+    """The cluster ``settings.name`` on the Docker engine that answers.
+
+    Args:
+        say: hears of each step, a line at a time.
+
+    Attributes:
+        slurm: Slurm's commands, run as alice on the login node.
+        timeline: what the last ``up`` or ``scale`` did, with the seconds that each step took.
 
     Raises:
-        UsageError: settings that no engine needs to be asked about.
+        UsageError: mistakes in the configuration file, each with its line.
     """
 
-    def __init__(self, settings: Settings, say: Callable[[str], None] = silent):
-        settings.check()
-        self.settings, self.say = settings, say
-        self.name = settings.name
+    def __init__(self, settings: Settings | None = None, say: Callable[[str], None] = silent):
+        self.settings, self.say = settings or Settings(), say
+        self.name = self.settings.name
         self.compose = Compose(self.name)
         self.slurm = Slurm(self.as_user(USER))
-        self.readiness = Readiness(self.compose, self.slurm)
+        self.timeline: list[tuple[str, float]] = []
+        self.spec = load.load(self.settings.config, gpu_names) if self.settings.config else None
+        self._snapshot: Snapshot | None = None
 
     # ---- its life ----
 
     def up(self) -> list[Node]:
-        """Make or start the cluster, with images built anew where their files changed, and wait until it is ready.
+        """Make or start the cluster, build images that are not there, and wait until it is ready.
 
         Raises:
             UsageError: bad input; nothing was changed.
             SlurmbedError: anything else; what was started is removed again unless it was there or RETAIN is set.
         """
-        self.ensure_engine()
+        with self.step("connect to the engine"):
+            self.ensure_engine()
         with self.lock("up"):
+            with self.step("look and plan"):
+                plan = self.plan()
+            with self.step("build images"):
+                self.build(plan)
+            return self.bring_up(plan)
+
+    def scale(self) -> list[Node]:
+        """Grow or shrink the running cluster; jobs of removed nodes are requeued."""
+        self.require_engine()
+        with self.lock("scale"):
+            self.require_running()
             plan = self.plan()
             self.build(plan)
             return self.bring_up(plan)
 
-    def scale(self) -> list[Node]:
-        """Grow or shrink the running cluster on the images it runs on; jobs of removed nodes are requeued."""
-        self.require_engine()
-        with self.lock("scale"):
-            self.require_running()
-            return self.bring_up(self.plan())
-
     def bring_up(self, plan: Plan) -> list[Node]:
-        nodes = len(plan.slices)
+        before, nodes = self.snapshot, len(plan.slices)
         try:
-            if self.working_nodes():
+            if before.highest_node > nodes and before.services["slurmctld"].is_running:
                 self.retire_nodes_above(nodes)
-            self.start(plan)
-            self.readiness.wait_for_controller()
-            if plan.shape:
-                accounts.apply(plan.shape, self.readiness.as_root)
-            self.retire_nodes_above(nodes)
-            self.delete_nodes_above(nodes)
+            if not plan.is_met_by(before):
+                with self.step("docker compose up"):
+                    self.start(plan, before)
+            if plan.spec and plan.spec.enforces_limits:
+                with self.step("accounts"):
+                    self.wait_for_controller()
+                    accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
-            self.readiness.wait_ready(nodes, READY_QOS.name if plan.shape and plan.shape.enforces_limits else "")
-            return self.readiness.nodes()
+            qos = READY_QOS.name if plan.spec and plan.spec.enforces_limits else ""
+            wait_ready(self.engine, self.name, nodes, qos, self.stage())
+            if before.highest_node > nodes:
+                self.delete_nodes_above(nodes)
+            return self.slurm.nodes()
         except BaseException as error:
             self.give_up(error, plan.exists)
             raise
@@ -107,35 +130,62 @@ class Cluster:
         self.require_engine()
         with self.lock("purge"), self.lock("purge", IMAGES_PROJECT):
             self.require_own()
-            form = '{{.Names}}\t{{.Label "com.docker.compose.project"}}'
-            label = f"label={OURS}"  # a container has the labels of its image
-            listed = run(["docker", "ps", "--all", "--filter", label, "--format", form], timeout=30).check()
-            own = {self.compose.container_name(c.service) for c in self.compose.containers()}
-            for container, project in (line.split("\t") for line in listed.stdout.splitlines()):
-                if container not in own:
-                    hint = (
-                        f"docker rm --force {container}" if project == IMAGES_PROJECT else f"make clean NAME={project}"
-                    )
-                    raise UsageError(f"another container is on the images: {container}", hint)
+            for other in self.snapshot.others_on_images:
+                project = other.project
+                hint = f"make clean NAME={project}" if project else f"docker rm --force {other.name}"
+                raise UsageError(f"another container is on the images: {other.name}", hint)
             self.remove()
-            images = run(["docker", "images", "--quiet", "--filter", label], timeout=30).check().stdout.split()
-            if images:
-                run(["docker", "rmi", "--force", *dict.fromkeys(images)], timeout=300).check()
+            self.engine.remove_images(list(self.look().images.values()))
 
     # ---- what it is ----
 
-    def as_user(self, user: str) -> Callable[[Sequence[str]], Result]:
-        """A runner of commands as ``user`` on the login node, in /workspace."""
-        options = ("--workdir", "/workspace")
-        return lambda words: run(self.compose.exec_argv("login", words, user, options), timeout=120)
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the engine has; looked at once, and again after something was changed."""
+        return self._snapshot or self.look()
+
+    def look(self) -> Snapshot:
+        """A new snapshot."""
+        self._snapshot = Snapshot.take(self.engine, self.name)
+        return self._snapshot
 
     def choices(self) -> Choices:
         """What the cluster was made with, or would be."""
-        return choices_so_far(self.compose)
+        return choices_so_far(self.snapshot)
 
     def workspace(self) -> Path:
         """The folder of the host that is /workspace in the cluster."""
         return self.choices().workspace
+
+    def node_image(self) -> str:
+        """The image of login and the nodes."""
+        login = self.snapshot.services.get("login")
+        return login.image_id if login else images.image("node", self.choices())
+
+    def container_name(self, service: str) -> str:
+        return self.compose.container_name(service)
+
+    def exec(self, service: str, argv: Sequence[str], *, user: str = "root", timeout: float = 60) -> Result:
+        """Run a command in a service's container, as root unless told otherwise."""
+        return self.engine.exec(self.container_name(service), argv, user=user, timeout=timeout)
+
+    def as_root(self, argv: Sequence[str]) -> Result:
+        """Run a command of Slurm's administrator, where slurmctld is."""
+        return self.exec("slurmctld", argv)
+
+    def as_user(self, user: str) -> Callable[[Sequence[str]], Result]:
+        """A runner of commands as ``user`` on the login node, in /workspace."""
+        login = f"{self.settings.name}-login-1"
+        return lambda argv: self.engine.exec(login, argv, user=user, workdir="/workspace", timeout=120)
+
+    def exec_argv(self, argv: Sequence[str], user: str = USER, options: Sequence[str] = ()) -> list[str]:
+        """The `docker` command that runs ``argv`` on the login node, in /workspace, on this process's streams."""
+        login = self.container_name("login")
+        return ["docker", "exec", "--user", user, "--workdir", "/workspace", *options, login, *argv]
 
     def write(self, file: str, content: bytes) -> Path:
         """Write a file of the workspace, as the user that jobs run as, and return its path on the host.
@@ -146,29 +196,24 @@ class Cluster:
             file: its path from the workspace; its folder is made if need be.
         """
         script = 'mkdir -p "${1%/*}" && rm -f "$1" && cat >"$1"'
-        options = ("--interactive", "--workdir", "/workspace")
         with tempfile.TemporaryFile() as held:
             held.write(content)
             held.seek(0)
-            argv = self.compose.exec_argv("login", ["sh", "-c", script, "sh", file], USER, options)
-            run(argv, timeout=120, stdin=held).check()
+            run(
+                self.exec_argv(["sh", "-c", script, "sh", file], USER, ["--interactive"]), timeout=120, stdin=held
+            ).check()
         return self.workspace() / file
-
-    def is_running(self) -> bool:
-        """Whether the containers that every cluster has all run."""
-        running = {c.service for c in self.compose.containers() if c.state == "running"}
-        return running.issuperset(SERVICES)
 
     def require(self) -> None:
         """UsageError unless there is such a cluster."""
         self.require_engine()
         self.require_no_strangers()
-        if not self.compose.containers():
+        if not self.snapshot.containers:
             raise UsageError(f"there is no cluster {self.name}", "make one: make up")
 
     def require_no_strangers(self) -> None:
-        """UsageError if a Compose project of this name is there that is none of slurmbed's."""
-        if strangers := self.compose.strangers():
+        """UsageError if a Compose project of this name is there that slurmbed did not make."""
+        if strangers := self.snapshot.strangers:
             raise UsageError(
                 f"{self.name} is the name of something that slurmbed did not make: {', '.join(strangers)}",
                 "choose another one with NAME=..; what an old version of slurmbed left is removed by: "
@@ -178,7 +223,7 @@ class Cluster:
     def require_own(self) -> None:
         """UsageError if the cluster is not slurmbed's, or was made from another clone and nobody said ADOPT."""
         self.require_no_strangers()
-        made_from = self.compose.made_from()
+        made_from = self.snapshot.made_from
         if made_from not in (None, ROOT) and not self.settings.adopt:
             raise UsageError(
                 f"the cluster {self.name} was made from {made_from}, and has its workspace; this is {ROOT}",
@@ -187,88 +232,132 @@ class Cluster:
 
     def require_running(self) -> None:
         self.require()
-        if not self.is_running():
+        if not self.snapshot.is_running:
             raise UsageError(f"the cluster {self.name} is not running", "start it: make up")
 
     def working_nodes(self) -> int:
-        """How many nodes work now; 0 if slurmctld does not answer."""
-        if not any(c.service == "slurmctld" and c.state == "running" for c in self.compose.containers()):
+        """How many nodes work now; 0 if the cluster does not run, or slurmctld does not answer."""
+        if not self.snapshot.is_running:
             return 0
-        shown = self.readiness.as_root(["timeout", "10", "scontrol", "--oneliner", "show", "nodes"])
-        return sum(works(node) for node in parse_nodes(shown.stdout)) if shown.ok else 0
+        try:
+            return sum(node.works for node in self.slurm.nodes())
+        except SlurmbedError:
+            return 0
+
+    def ensure(self, nodes: int) -> None:
+        """The cluster with so many working nodes or more: started, or grown, if need be.
+
+        Raises:
+            SlurmbedError: as ``up``.
+        """
+        self.ensure_engine()
+        self.require_own()
+        asked = self.settings.model_dump(exclude_defaults=True, exclude={"name", "nodes", "adopt", "retain"})
+        if asked or self.working_nodes() < nodes:
+            # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
+            self.settings = self.settings.model_copy(update={"nodes": None, "least_nodes": nodes})
+            self.up()
 
     # ---- steps ----
 
-    def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
-        """While it is held no other command changes the cluster, or the images."""
-        engine = run(["docker", "info", "--format", "{{.ID}}"], timeout=30).check().stdout.strip()
-        return lock(engine, name or self.name, f"{command} NAME={self.name}", self.say)
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.timeline.append((name, time.perf_counter() - started))
 
-    def ensure_engine(self) -> None:
-        """An engine and Compose v2 that answer; scripts/engine installs what is missing where it can."""
+    def stage(self) -> Callable[[str], None]:
+        """Writes the stages of readiness into the timeline, as they are reached."""
+        last = time.perf_counter()
+
+        def reached(stage: str) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            self.timeline.append((f"ready: {stage}", now - last))
+            last = now
+
+        return reached
+
+    def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
+        """While it is held no other command changes the cluster, or the images. What was seen before is forgotten."""
+        held = lock(self.engine.info.id, name or self.name, f"{command} NAME={self.name}", self.say)
+        self._snapshot = None
+        return held
+
+    def install_engine(self) -> None:
+        """scripts/engine installs or starts what is missing where it can, and says what it does."""
         if run([str(ROOT / "scripts" / "engine")], timeout=1200, capture=False).returncode:
             raise SlurmbedError("no usable Docker engine (see above)")
 
+    def ensure_engine(self) -> None:
+        """An engine and Compose v2 that answer; what is missing is installed where it can be."""
+        self.compose.install = self.install_engine
+        if "engine" not in self.__dict__:
+            try:
+                self.engine = Engine()
+            except SlurmbedError:
+                self.install_engine()
+                self.engine = Engine()
+
     def require_engine(self) -> None:
-        """SlurmbedError unless an engine and Compose answer; nothing is installed."""
+        """SlurmbedError unless an engine answers; nothing is installed."""
         if not shutil.which("docker"):
             raise SlurmbedError("the Docker engine does not answer: there is no docker command", "make up installs it")
-        answer = run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=30)
-        if not answer.ok:
-            raise SlurmbedError("the Docker engine does not answer", "make up starts it", last_lines(answer.stderr))
-        if not run(["docker", "compose", "version"], timeout=30).ok:
-            raise SlurmbedError("Docker Compose v2 is missing", "make up installs it")
+        self.look()
 
     def plan(self) -> Plan:
-        """What to make, checked against the host, with the engine there."""
+        """What to make, checked against the host."""
         self.ensure_engine()
         self.require_own()
-        host = machine.Host.read()
-        plan = make_plan(self.settings, self.compose, host)
-        machine.check_disk(host, plan.images_are_there())
-        login_runs = any(c.service == "login" and c.state == "running" for c in self.compose.containers())
-        if not (login_runs and self.compose.port("login", 22) == plan.ssh_port):
-            machine.check_port(plan.ssh_port)
-        self.compose.env.update(plan.environment())
+        host = Host.of(self.snapshot.info)
+        plan = make_plan(self.settings, self.spec, self.snapshot, host)
+        host.check_disk(images_there=not images.missing(plan.choices, self.snapshot))
+        login, port = self.snapshot.services.get("login"), plan.choices.ssh_port
+        if port and not (login and login.is_running and login.ssh_port == port):
+            check_port(port)
         if self.settings.gpus or self.settings.config:
-            groups = dict.fromkeys((part.gpus, part.features.partition(",")[0]) for part in plan.slices if part.gpus)
-            for notice in filter(None, (gpus.notice(*group) for group in groups)):
-                self.say(notice)
+            names = host.gpu_names()
+            for group, each in {part.group: part.gpus for part in plan.slices}.items():
+                if notice := gpus.notice(each, names, group):
+                    self.say(notice)
         return plan
 
     def build(self, plan: Plan) -> None:
-        """Base image and images; what is cached costs a second. The first build shows its progress."""
-        with self.lock("up", IMAGES_PROJECT):
-            self.build_images(plan)
+        """The images that are not there. Nothing is built while those of the same inputs are."""
+        if images.missing(plan.choices, self.snapshot):
+            before = self.snapshot
+            with self.lock("up", IMAGES_PROJECT):
+                if images.missing(plan.choices, self.snapshot):  # nobody else has built them meanwhile
+                    images.build(plan.choices, not self.snapshot.images, self.say, self.install_engine)
+            self._snapshot = before
 
-    def build_images(self, plan: Plan) -> None:
-        first = not plan.images_are_there()
-        base = [str(ROOT / "scripts" / "base-image"), machine.suite(plan.slurm)]
-        run(base, timeout=900, capture=False).check("the base image could not be had (see above)")
-        if first:
-            self.say("building the images: a few minutes the first time, seconds later")
-        # Compose labels images with the project: under one name for all clusters, they are the same images.
-        shared = Compose(IMAGES_PROJECT, plan.environment())
-        words = ("--progress", "auto" if first else "plain", "build")
-        built = shared.with_overlay(plan.slices[:1], *words, timeout=3600, capture=not first)
-        built.check("the images could not be built")
-
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, before: Snapshot) -> None:
         nodes = len(plan.slices)
         self.say(f"starting {nodes} nodes, login, slurmctld, slurmdbd and db")
-        words = ("up", "--detach", "--no-build", "--remove-orphans")
-        self.compose.with_overlay(plan.slices, *words, timeout=300 + nodes, shape=plan.shape).check()
-        self.compose.remove([c.service for c in self.compose.containers() if (c.node_number or 0) > nodes])
+        arguments = ("up", "--detach", "--no-build", "--remove-orphans")
+        self._snapshot = None
+        self.compose.with_overlay(plan.overlay, plan.environment, *arguments, timeout=300 + nodes).check()
+        self.engine.remove_containers([each.name for number, each in before.nodes.items() if number > nodes])
+
+    def wait_for_controller(self) -> None:
+        """Block until slurmctld and slurmdbd answer sacctmgr."""
+
+        def check() -> None:
+            answered = self.exec("slurmctld", ["timeout", "10", "sacctmgr", "--noheader", "show", "cluster"])
+            if not answered.ok:
+                raise Pending(" ".join(answered.output.split())[-200:] or "no answer")
+
+        wait_until(check, what="accounting answers", timeout=240, hint="see: make logs")
 
     def nodes_above(self, nodes: int) -> str:
         """Names of the records with a higher number than the cluster is to have, as scontrol takes them."""
-        return ",".join(n.name for n in self.readiness.nodes() if int(n.name.rpartition("-")[2]) > nodes)
+        above = [each.name for each in self.slurm.nodes() if int(each.name.rpartition("-")[2]) > nodes]
+        return ",".join(above)
 
     def retire_nodes_above(self, nodes: int) -> None:
         """Take nodes out of use before their containers go: slurmctld ends and requeues their jobs."""
         if names := self.nodes_above(nodes):
-            words = ["scontrol", "update", f"NodeName={names}", "State=DOWN", "Reason=removed"]
-            self.readiness.as_root(words).check()
+            self.as_root(["scontrol", "update", f"NodeName={names}", "State=DOWN", "Reason=removed"]).check()
 
     def delete_nodes_above(self, nodes: int) -> None:
         """Delete the records of nodes whose containers are gone."""
@@ -278,7 +367,7 @@ class Cluster:
         self.say(f"removing {names}")
 
         def check() -> None:
-            deleted = self.readiness.as_root(["scontrol", "delete", f"NodeName={names}"])
+            deleted = self.as_root(["scontrol", "delete", f"NodeName={names}"])
             if not deleted.ok:
                 raise Pending(deleted.output.strip())
 
@@ -310,9 +399,9 @@ class Cluster:
 
         def check() -> None:
             nonlocal empty
-            words = ("down", "--volumes", "--remove-orphans", "--timeout", "2")
-            removed = self.compose.by_name(*words, timeout=300)
-            left = self.compose.leftovers()
+            arguments = ("down", "--volumes", "--remove-orphans", "--timeout", "2")
+            removed = self.compose.by_name(*arguments, timeout=300)
+            left = self.look().leftovers
             empty = 0 if left else empty + 1
             if empty < looks:
                 raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
@@ -322,10 +411,9 @@ class Cluster:
     def diagnosis(self) -> str:
         """``sinfo -R`` and the last lines of every daemon."""
         parts = []
-        containers = self.compose.containers()
-        if any(c.service == "slurmctld" and c.state == "running" for c in containers):
-            reasons = self.readiness.as_root(["timeout", "5", "sinfo", "-R"]).output
-            parts.append("sinfo -R:\n" + last_lines(reasons))
-        for c in containers:
-            parts.append(f"{c.service} ({c.status}):\n" + last_lines(self.compose.last_lines(c.service)))
+        containers = self.look().containers
+        if any(each.service == "slurmctld" and each.is_running for each in containers):
+            parts.append("sinfo -R:\n" + last_lines(self.exec("slurmctld", ["sinfo", "-R"], timeout=5).output))
+        for each in containers:
+            parts.append(f"{each.service} ({each.status}):\n" + last_lines(self.engine.logs(each.name, 8)))
         return "\n".join(parts)

@@ -1,116 +1,74 @@
 """When a cluster is ready: all nodes work, a job ran on them as the unprivileged user, and accounting has it."""
 
-import re
-from collections.abc import Sequence
-from functools import partial
+import json
+from collections.abc import Callable, Iterator
 
-from slurmbed.engine.compose import Compose
-from slurmbed.errors import NotReady
-from slurmbed.process import Result, last_lines
-from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.parse import Node, parse_nodes
-from slurmbed.wait import Pending, wait_until
+from slurmbed.engine.client import Engine
+from slurmbed.engine.overlay import SERVICES
+from slurmbed.engine.snapshot import Container
+from slurmbed.errors import NotReady, WaitTimeout
+from slurmbed.process import last_lines
 
-WORKING_STATES = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
-
-
-def works(node: Node) -> bool:
-    return node.state in WORKING_STATES and set(node.flags) <= {"CLOUD", "DYNAMIC_NORM", "COMPLETING"}
+USER = "alice"
+IN_VAIN = 2  # exit status of scripts/wait-ready
+ENDED = ("exited", "dead", "restarting")
 
 
-class Readiness:
-    """Bounded waits on one cluster.
+def wait_ready(
+    engine: Engine, name: str, nodes: int, qos: str = "", reached: Callable[[str], None] = lambda _: None
+) -> None:
+    """Block until the cluster ``name`` is ready: one command inside the cluster waits, and the engine tells what ended.
 
     Args:
-        slurm: Slurm as the unprivileged user on the login node.
+        qos: for the jobs that show it, where users have limits.
+        reached: called with each stage: controller, nodes, job, accounting.
+
+    Raises:
+        NotReady: a container ended, or the jobs did not run as asked.
+        WaitTimeout: with what was missing last.
     """
+    seconds = 120 + 2 * nodes
+    ended: list[str] = []
+    argv = ["wait-ready", USER, str(nodes), str(seconds), *([qos] if qos else [])]
+    running = None
 
-    def __init__(self, compose: Compose, slurm: Slurm):
-        self.compose, self.slurm = compose, slurm
+    def died(container: str) -> None:
+        if container in wanted:
+            ended.append(container)
+            if running:
+                running.stop()
 
-    def as_root(self, words: Sequence[str]) -> Result:
-        return self.compose.exec("slurmctld", words)
-
-    def nodes(self) -> list[Node]:
-        """All node records, asked for on slurmctld's own container: login may not be up."""
-        return parse_nodes(self.as_root(["scontrol", "--oneliner", "show", "nodes"]).check().stdout)
-
-    def check_containers(self) -> None:
-        """NotReady if one has ended, or the engine is about to start it again: waiting longer would not help."""
-        ended = [c for c in self.compose.containers() if c.state in ("exited", "dead", "restarting")]
+    wanted = {f"{name}-{each}-1" for each in (*SERVICES, *(f"node-{number}" for number in range(1, nodes + 1)))}
+    with engine.watched(name, died):
+        check_containers([each for each in map(Container.read, engine.containers()) if each.name in wanted])
+        running = engine.start(f"{name}-login-1", argv, timeout=seconds + 60)
+        statuses = list(stages(running.lines(), reached))
         if ended:
-            raise NotReady(", ".join(f"{c.service}: {c.status}" for c in ended))
+            raise NotReady(f"ended while the cluster started: {', '.join(dict.fromkeys(ended))}")
+    done = running.result()
+    if done.returncode == IN_VAIN:
+        raise NotReady("the cluster did not run a job as asked", "", last_lines(done.stderr))
+    if not done.ok:
+        status = statuses[-1] if statuses else "none"
+        reason = f"the cluster is not ready after {seconds} s; last status: {status}"
+        raise WaitTimeout(reason, "see: make logs", last_lines(done.stderr))
 
-    def wait_for_controller(self) -> None:
-        """Block until slurmctld answers, to the user and from the login node."""
 
-        def check() -> None:
-            self.check_containers()
-            ping = self.slurm.runner(["timeout", "10", "scontrol", "ping"])
-            if not ping.ok or "is UP" not in ping.stdout:
-                raise Pending(" ".join(ping.output.split())[-200:] or "no answer")
+def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:
+    """What is awaited, each time that it changes, from the output of scripts/wait-ready."""
+    for line in lines:
+        try:
+            told = json.loads(line)
+        except ValueError:  # the engine could not start it
+            told = {"waiting": line}
+        if "reached" in told:
+            reached(told["reached"])
+        else:
+            yield told["waiting"]
 
-        wait_until(check, what="slurmctld answers", timeout=240, hint="see: make logs")
 
-    def wait_ready(self, nodes: int, qos: str = "") -> None:
-        """Block until ready. Nodes that are busy with jobs count as working; the jobs then run on the idle ones.
-
-        Args:
-            qos: for these jobs, where users have limits.
-
-        Raises:
-            NotReady: a container ended.
-            WaitTimeout: with what was missing last.
-        """
-        timeout = 120 + 2 * nodes
-        probe = partial(self.probe, nodes, qos)
-        for job_id in wait_until(probe, what="all nodes idle", timeout=timeout, hint="see: make logs"):
-            self.slurm.wait(job_id, timeout)
-            self.wait_accounted(job_id, timeout)
-
-    def wait_accounted(self, job_id: str, timeout: float) -> None:
-        def accounted() -> None:
-            rows = self.slurm.accounting(job_id)
-            if not rows or any(row["State"] != "COMPLETED" for row in rows):
-                raise Pending(f"accounting of job {job_id}: {[row['State'] for row in rows]}")
-
-        wait_until(accounted, what="sacct shows the job", timeout=timeout)
-
-    def idle_nodes(self, nodes: int) -> dict[str, list[str]]:
-        """Names of the idle nodes by partition, once node-1 to node-``nodes`` all work; Pending until then."""
-        self.check_containers()
-        known = {node.name: node for node in self.nodes()}
-        missing = [f"node-{i}" for i in range(1, nodes + 1) if f"node-{i}" not in known]
-        if missing:
-            raise Pending(f"not registered: {', '.join(missing)}")
-        lame = [f"{n.name} {'+'.join((n.state, *n.flags))}" for n in known.values() if not works(n)]
-        if lame:
-            raise Pending(", ".join(lame))
-        idle: dict[str, list[str]] = {}
-        for node in known.values():
-            if node.is_idle and node.partitions:
-                idle.setdefault(node.partitions[0], []).append(node.name)
-        return idle
-
-    def probe(self, nodes: int, qos: str) -> list[str]:
-        """Ids of jobs, one a partition, that ran on all idle nodes. Pending if waiting jobs took a node first."""
-        return [self.run_on(partition, names, qos) for partition, names in self.idle_nodes(nodes).items()]
-
-    def run_on(self, partition: str, names: list[str], qos: str) -> str:
-        """The id of a job that ran on the nodes ``names``."""
-        words = [
-            f"--partition={partition}",
-            f"--nodes={len(names)}",
-            f"--nodelist={','.join(names)}",
-            "--job-name=ready",
-            "--time=1",
-            "--immediate=10",
-            *([f"--qos={qos}"] if qos else []),
-        ]
-        ran = self.slurm.runner(["srun", *words, "printenv", "SLURM_JOB_ID"])
-        if not ran.ok:
-            raise Pending(" ".join(ran.output.split())[-200:])
-        job_ids = re.findall(r"^\d+$", ran.stdout, re.MULTILINE)
-        if len(job_ids) != len(names):
-            raise NotReady(f"srun on {len(names)} nodes ran {len(job_ids)} tasks", "", last_lines(ran.output))
-        return job_ids[0]
+def check_containers(containers: list[Container]) -> None:
+    """NotReady if one has ended, or the engine is about to start it again: waiting longer would not help."""
+    ended = [f"{each.service}: {each.status}" for each in containers if each.state in ENDED]
+    if ended:
+        raise NotReady(", ".join(ended))

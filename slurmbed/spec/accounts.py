@@ -1,21 +1,21 @@
-"""QOS and accounts of a shape, through sacctmgr. What is there already is set to what the shape says."""
+"""QOS and accounts of a spec, through sacctmgr. What is there already is set to what the spec says."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 from slurmbed.process import Result
-from slurmbed.spec.model import READY_QOS, Account, Qos, Shape
+from slurmbed.spec.model import READY_QOS, Account, ClusterSpec, Qos
 
 Runner = Callable[[Sequence[str]], Result]
 """Runs an argv as root where sacctmgr is."""
 
 
-def apply(shape: Shape, as_root: Runner) -> None:
+def apply(spec: ClusterSpec, as_root: Runner) -> None:
     """Make QOS, accounts and their users.
 
     Raises:
         CommandError: with sacctmgr's own words.
     """
-    if not shape.enforces_limits:
+    if not spec.enforces_limits:
         return
 
     def ask(*words: str) -> set[str]:
@@ -24,13 +24,13 @@ def apply(shape: Shape, as_root: Runner) -> None:
     known = ask("qos", "format=name")
     accounts = ask("account", "format=account")
     users = ask("association", "format=account,user")
-    for words in (*qos_commands(shape, known), *account_commands(shape, accounts, users)):
+    for words in (*qos_commands(spec, known), *account_commands(spec, accounts, users)):
         as_root(["sacctmgr", "--immediate", "--quiet", *words]).check()
 
 
-def qos_commands(shape: Shape, known: set[str]) -> Iterator[list[str]]:
+def qos_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
     """All are made before any is set: one may preempt another that comes later."""
-    every = [READY_QOS, *shape.qos]
+    every = [READY_QOS, *spec.qos]
     for qos in every:
         if qos.name not in known:
             yield ["add", "qos", qos.name]
@@ -49,17 +49,17 @@ def settings(qos: Qos) -> list[str]:
     return [f"{key}={value}" for key, value in words.items()]
 
 
-def account_commands(shape: Shape, accounts: set[str], users: set[str]) -> Iterator[list[str]]:
+def account_commands(spec: ClusterSpec, accounts: set[str], users: set[str]) -> Iterator[list[str]]:
     """Accounts and their users. A user's first account is the default one; who has none stays in the account class."""
-    every_qos = list(dict.fromkeys(["normal", *(qos.name for qos in shape.qos)]))
+    every_qos = list(dict.fromkeys(["normal", *(qos.name for qos in spec.qos)]))
     yield qos_of("class", every_qos)
-    for account in shape.accounts:
+    for account in spec.accounts:
         if account.name not in accounts:
             yield ["add", "account", account.name, f"parent={account.parent}"]
         yield qos_of(account.name, account.qos or every_qos)
         yield from (["modify", "account", f"name={account.name}", "set", word] for word in facts(account))
     for user in ("alice", "bob"):
-        theirs = [account.name for account in shape.accounts if user in account.users]
+        theirs = [account.name for account in spec.accounts if user in account.users]
         for name in theirs:
             if f"{name}|{user}" not in users:
                 yield ["add", "user", user, f"account={name}"]

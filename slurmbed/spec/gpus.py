@@ -1,122 +1,110 @@
-"""GPUs of nodes: the host's, shared out, or emulated ones where there are none."""
+"""GPUs of a node as a value, and how those of the host are shared out. Pure: what the host has comes as an argument."""
 
 import re
-import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from slurmbed.errors import UsageError
-from slurmbed.process import run
-from slurmbed.slurm.parse import parse_gpus
 
 MAX_GPUS = 16  # of one node
-EMULATED = "emulated"  # the type of GPUs that nobody named otherwise
-TOOLKIT = ("nvidia-ctk", "nvidia-container-runtime-hook")
+EMULATED = "emulated"  # the type of emulated GPUs to which nobody gave another one
+FORMS = "2, h100:8, emulated:2 or emulated:h100:8"
 
 
-def canonical(text: str) -> str:
-    """The word GPUS: "" (none), "2", or with a type, "h100:8"; behind "emulated:" GPUs in name only, typed or not.
+class Gpus(BaseModel):
+    """The GPUs of one node; written "2", "h100:8", "emulated:2" or "emulated:h100:8". False if there are none."""
 
-    Raises:
-        UsageError: it is none of these.
-    """
-    match = re.fullmatch(rf"((?:{EMULATED}:)?(?!{EMULATED}:)(?:[a-z][a-z0-9_.-]*:)?)(\d+)", text)
-    if not match or int(match[2]) > MAX_GPUS:
-        reason = f"GPUS={text}: not a number from 0 to {MAX_GPUS}, nor a type and such a number"
-        raise UsageError(reason, "GPUS=2, GPUS=h100:8, GPUS=emulated:2 or GPUS=emulated:h100:8 for each node")
-    return f"{match[1]}{int(match[2])}" if int(match[2]) else ""
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    count: int = Field(0, ge=0, le=MAX_GPUS)
+    type: str = ""
+    """The type that users ask for; "" for GPUs of any type."""
+    emulated: bool = False
 
+    @classmethod
+    def parse(cls, text: str) -> "Gpus":
+        """ValueError if ``text`` is none of the four forms."""
+        match = re.fullmatch(rf"({EMULATED}:)?(?!{EMULATED}:)(?:([a-z][a-z0-9_.-]*):)?(\d+)", text)
+        if not match or int(match[3]) > MAX_GPUS:
+            raise ValueError(f"write {FORMS}, at most {MAX_GPUS}; 0 for none")
+        count = int(match[3])
+        return cls(count=count, type=match[2] or "", emulated=bool(match[1])) if count else cls()
 
-def count(gpus: str) -> int:
-    return int(gpus.rpartition(":")[2] or 0)
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return dict(cls.parse(str(value))) if isinstance(value, str | int) else value
 
+    @model_serializer
+    def __str__(self) -> str:
+        return ":".join(filter(None, (EMULATED if self.emulated else "", self.type, str(self.count))))
 
-def kind(gpus: str) -> str:
-    """The type that Slurm knows GPUs by; "" for none."""
-    return gpus.removeprefix(f"{EMULATED}:").rpartition(":")[0] or (EMULATED if is_emulated(gpus) else "")
+    def __bool__(self) -> bool:
+        return self.count > 0
 
+    @property
+    def slurm_type(self) -> str:
+        """The type that Slurm knows them by; "" for GPUs of any type."""
+        return self.type or (EMULATED if self.emulated else "")
 
-def is_emulated(gpus: str) -> bool:
-    return gpus.startswith(f"{EMULATED}:")
+    @property
+    def gres(self) -> str:
+        """What the node's record says, like gpu:2 and gpu:h100:8; "" for none."""
+        return ":".join(filter(None, ("gpu", self.slurm_type, str(self.count)))) if self else ""
 
+    def on_host(self, names: Sequence[str]) -> "Gpus":
+        """Itself, or emulated GPUs where none of the host's GPUs ``names`` is of its type."""
+        if not self or self.emulated or any(self.matches(name) for name in names):
+            return self
+        return self.model_copy(update={"emulated": True})
 
-def gres(gpus: str) -> str:
-    """GPUs in Slurm's words, like gpu:2 and gpu:h100:8, which do not say whether they are emulated; "" for none."""
-    return ":".join(filter(None, ("gpu", kind(gpus), str(count(gpus))))) if gpus else ""
-
-
-def from_gres(text: str, gpu_ids: Collection[str]) -> str:
-    """The word that became ``gres``: a type without GPUs of the host behind it is emulated."""
-    word = text.removeprefix("gpu:")
-    return f"{EMULATED}:{word}" if ":" in word and not gpu_ids and not is_emulated(word) else word
-
-
-def listed() -> list[str]:
-    """Names of the GPUs that nvidia-smi finds, in its order."""
-    return parse_gpus(run(["nvidia-smi", "-L"], timeout=60).stdout) if shutil.which("nvidia-smi") else []
-
-
-def on_host() -> list[str]:
-    """Names of the host's GPUs that containers can be given, in nvidia-smi's order.
-
-    Raises:
-        UsageError: there is none, or no NVIDIA Container Toolkit.
-    """
-    names = listed()
-    if not names:
-        raise UsageError("no NVIDIA GPU on this machine", "GPUS=2 gives each node two emulated ones")
-    runtimes = run(["docker", "info", "--format", "{{json .Runtimes}}"], timeout=30).check().stdout
-    if '"nvidia"' not in runtimes and not any(map(shutil.which, TOOLKIT)):
-        raise UsageError(
-            f"Docker cannot give containers this machine's GPUs ({len(names)}): NVIDIA Container Toolkit is missing",
-            "install nvidia-container-toolkit, then: "
-            "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
-        )
-    return names
+    def matches(self, name: str) -> bool:
+        """Whether a GPU that nvidia-smi calls ``name``, like NVIDIA H100 80GB HBM3, is of its type."""
+        return not self.type or bool(re.search(rf"\b{re.escape(self.type)}\b", name.lower()))
 
 
-def resolve(gpus: str) -> str:
-    """``gpus`` (canonical), emulated unless this machine has a GPU, and one of that type."""
-    if not gpus or is_emulated(gpus) or any(is_of(kind(gpus), name) for name in listed()):
-        return gpus
-    return f"{EMULATED}:{gpus}"
+NO_GPUS = Gpus()
 
 
-def is_of(kind: str, name: str) -> bool:
-    """Whether nvidia-smi's name is one of that type, like NVIDIA H100 of h100; each is of the type ""."""
-    return not kind or bool(re.search(rf"\b{re.escape(kind)}\b", name.lower()))
+def parse_gpus(text: str) -> list[str]:
+    """Names of the GPUs that ``nvidia-smi -L`` lists; a GPU's MIG instances are not counted."""
+    return re.findall(r"^GPU \d+: (.+) \(UUID: \S+\)$", text, re.MULTILINE)
 
 
-def share_out(gpus: str, nodes: int, taken: Collection[str]) -> list[tuple[str, ...]]:
-    """The host's GPUs, by nvidia-smi's numbers, of each of ``nodes`` new nodes; ``taken`` are other nodes'.
+def share_out(gpus: Gpus, nodes: int, names: Sequence[str], taken: Collection[str]) -> list[tuple[str, ...]]:
+    """The host's GPUs, by nvidia-smi's numbers, of each of ``nodes`` new nodes.
 
     Args:
-        gpus: resolved; no GPU of the host is needed for none and for emulated ones.
+        gpus: of each node, after ``on_host``. Emulated ones need no GPU of the host.
+        names: of the host's GPUs, in nvidia-smi's order.
+        taken: numbers of the GPUs that other nodes have.
 
     Raises:
         UsageError: the host has too few.
     """
-    if not (nodes and gpus) or is_emulated(gpus):
+    if not (nodes and gpus) or gpus.emulated:
         return [()] * nodes
-    each, wanted = count(gpus), kind(gpus)
-    found = [str(number) for number, name in enumerate(on_host()) if is_of(wanted, name)]
+    found = [str(number) for number, name in enumerate(names) if gpus.matches(name)]
     free = [number for number in found if number not in taken]
-    if each * nodes > len(free):
-        of_type = f" of type {wanted}" if wanted else ""
+    if gpus.count * nodes > len(free):
+        of_type = f" of type {gpus.type}" if gpus.type else ""
         left = f", {len(free)} of them free" if taken else ""
         raise UsageError(
-            f"GPUS={gpus} for each of {nodes} new nodes is {each * nodes}; the host has {len(found)}{of_type}{left}",
-            f"nvidia-smi -L lists them; ask for fewer NODES or GPUS; in name only: GPUS={EMULATED}:{gpus}",
+            f"GPUS={gpus} for each of {nodes} new nodes is {gpus.count * nodes}; "
+            f"the host has {len(found)}{of_type}{left}",
+            f"nvidia-smi -L lists them; ask for fewer NODES or GPUS, or for emulated ones: GPUS={EMULATED}:{gpus}",
         )
-    return [tuple(free[i * each : (i + 1) * each]) for i in range(nodes)]
+    return [tuple(free[i * gpus.count : (i + 1) * gpus.count]) for i in range(nodes)]
 
 
-def notice(gpus: str, group: str = "") -> str:
-    """What a user should know of GPUs (resolved) of nodes that are not there; "" for the host's."""
-    if not is_emulated(gpus):
+def notice(gpus: Gpus, names: Sequence[str], group: str = "") -> str:
+    """What a user should know of emulated GPUs; "" for GPUs of the host."""
+    if not gpus.emulated:
         return ""
-    number = count(gpus)
-    of_type = f" of type {kind(gpus)}" if kind(gpus) != EMULATED else ""
+    of_type = f" of type {gpus.type}" if gpus.type else ""
     of_group = f" of the group {group}" if group else ""
-    why = "" if listed() else "no NVIDIA GPU on this machine: "
-    those = f"{number} emulated GPU{'s' * (number != 1)}{of_type}"
-    return f"{why}{those} for each node{of_group}; ranks compute on CPUs"
+    reason = "" if names else "no NVIDIA GPU on this machine: "
+    return (
+        f"{reason}{gpus.count} emulated GPU{'s' * (gpus.count != 1)}{of_type} for each node{of_group}; "
+        "programs compute on CPUs"
+    )

@@ -1,6 +1,6 @@
-"""Reading a cluster's file: YAML to a shape, each mistake with its line."""
+"""Reading a cluster's configuration file: YAML to a ClusterSpec, each mistake with its line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -9,18 +9,20 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from slurmbed.errors import UsageError
-from slurmbed.spec import gpus
-from slurmbed.spec.model import Location, Shape, conflicts, model_at
+from slurmbed.spec.model import ClusterSpec, Location, conflicts, model_at
 
 
-def load(path: str) -> Shape:
+def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
     """The cluster that the file at ``path`` describes, on this machine.
+
+    Args:
+        host_gpus: gives the names of the host's GPUs. It is called only if the file has GPUs that are not emulated.
 
     Raises:
         UsageError: naming the file, and every mistake with its line.
     """
     try:
-        text = Path(path).read_text()
+        text = path.read_text()
         # The base loader takes every value as text, and pydantic says what it is: to others 1:30:00 is the number 5400.
         tree, values = yaml.compose(text, yaml.BaseLoader), yaml.load(text, yaml.BaseLoader)
     except OSError as error:
@@ -33,15 +35,15 @@ def load(path: str) -> Shape:
         raise UsageError(f"{path}:1: not a cluster", "start with clusters/laptop.yaml")
     mistakes = [(line, f"{key} is there twice") for line, key in repeated_keys(tree)]
     try:
-        shape = Shape.model_validate(values)
-        shape = on_this_machine(shape, Path(path).resolve().parent)
-        found = (*conflicts(shape), *missing_folders(shape))
+        spec = ClusterSpec.model_validate(values)
+        spec = on_this_machine(spec, path.resolve().parent, host_gpus)
+        found = (*conflicts(spec), *missing_folders(spec))
         mistakes += [(line_of(tree, where), f"{dotted(where)}: {what}") for where, what in found]
     except ValidationError as error:
         mistakes += [(line_of(tree, each["loc"]), in_words(each)) for each in error.errors()]
     if mistakes:
         raise UsageError("\n".join(f"{path}:{line}: {what}" for line, what in sorted(mistakes)))
-    return shape
+    return spec
 
 
 def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, str]]:
@@ -81,7 +83,7 @@ def in_words(error: ErrorDetails) -> str:
     """One of pydantic's errors in a line; an unknown key with the known one that is nearest."""
     where, key = dotted(error["loc"]), str(error["loc"][-1])
     if error["type"] == "extra_forbidden":
-        known = list(model_at(error["loc"]).model_fields)
+        known = [field.alias or name for name, field in model_at(error["loc"]).model_fields.items()]
         near = get_close_matches(key, known, n=1, cutoff=0.5)
         return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}")
     if error["type"] == "missing":
@@ -92,20 +94,18 @@ def in_words(error: ErrorDetails) -> str:
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{value}"
 
 
-def on_this_machine(shape: Shape, start: Path) -> Shape:
-    """The shape with host paths seen from ``start``, and with emulated GPUs where this machine has none such."""
-    groups = [
-        group.model_copy(update={"gres": f"gpu:{gpus.resolve(group.gpus)}"}) if group.gres else group
-        for group in shape.nodes
-    ]
+def on_this_machine(spec: ClusterSpec, start: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
+    """The spec with host paths seen from ``start``, and emulated GPUs where this machine has none of their type."""
+    names = host_gpus() if any(group.gpus and not group.gpus.emulated for group in spec.nodes) else ()
+    groups = [group.model_copy(update={"gpus": group.gpus.on_host(names)}) for group in spec.nodes]
     mounts = [
         mount.model_copy(update={"host": str((start / Path(mount.host).expanduser()).resolve())})
-        for mount in shape.mounts
+        for mount in spec.mounts
     ]
-    return shape.model_copy(update={"nodes": groups, "mounts": mounts})
+    return spec.model_copy(update={"nodes": groups, "mounts": mounts})
 
 
-def missing_folders(shape: Shape) -> Iterator[tuple[Location, str]]:
-    for i, mount in enumerate(shape.mounts):
+def missing_folders(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    for i, mount in enumerate(spec.mounts):
         if not Path(mount.host).is_dir():
             yield ("mounts", i, "host"), f"{mount.host} is not there, or not a folder"

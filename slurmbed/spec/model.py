@@ -1,14 +1,22 @@
-"""A cluster in one file: groups of nodes, partitions, QOS, accounts, mounts. What is wrong is said with its line."""
+"""A cluster's configuration file: node groups, partitions, QOS, accounts, mounts; and what contradicts itself in it."""
 
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    create_model,
+)
 
-from slurmbed.errors import UsageError
-from slurmbed.slurm.parse import parse_memory
-from slurmbed.spec import gpus
+from slurmbed.spec.gpus import MAX_GPUS, NO_GPUS, Gpus
+from slurmbed.spec.memory import parse_memory
 
 Location = tuple[str | int, ...]
 """Where in the file: keys and places in lists, as pydantic gives them."""
@@ -21,15 +29,16 @@ def check_time(text: str) -> str:
     return text
 
 
-def check_gres(text: str) -> str:
-    match = re.fullmatch(r"gpu:(.+)", text)
+def parse_gres(value: Any) -> Any:
+    """GPUs from gpu:8, gpu:h100:8 or gpu:emulated:h100:8."""
+    if not isinstance(value, str) or not value:
+        return value or NO_GPUS
     try:
-        word = gpus.canonical(match[1] if match else text)
-    except UsageError:
-        match = None
-    if not match:
-        raise ValueError(f"{text!r}: write gpu:8, gpu:h100:8 or gpu:emulated:h100:8, up to {gpus.MAX_GPUS}")
-    return f"gpu:{word}" if word else ""
+        if not value.startswith("gpu:"):
+            raise ValueError
+        return Gpus.parse(value.removeprefix("gpu:"))
+    except ValueError:
+        raise ValueError(f"{value!r}: write gpu:8, gpu:h100:8 or gpu:emulated:h100:8, up to {MAX_GPUS}") from None
 
 
 def check_line(text: str) -> str:
@@ -49,7 +58,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
 Time = Annotated[str, AfterValidator(check_time)]
 Memory = Annotated[int, BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value)]
 Count = Annotated[int, Field(ge=1, le=256)]
-Rank = Annotated[int, Field(ge=0, le=65533)]
+Gres = Annotated[Gpus, BeforeValidator(parse_gres), PlainSerializer(lambda gpus: f"gpu:{gpus}" if gpus else "")]
+Tier = Annotated[int, Field(ge=0, le=65533)]
 PreemptMode = Literal["requeue", "cancel"]
 
 
@@ -57,22 +67,18 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Group(Strict):
+class NodeGroup(Strict):
     """Nodes that are alike; memory in MiB for each. Slurm knows the group as a node set and as a feature.
 
-    ``gres`` is gpu: and a word of GPUS, so gpu:emulated:h100:8 is what jobs ask for as gpu:h100:8.
+    Jobs ask for gpu:h100:8 also where ``gres`` is gpu:emulated:h100:8.
     """
 
     name: Name
     count: Count = 1
     cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     memory: Memory | None = None
-    gres: Annotated[str, AfterValidator(check_gres)] = ""
+    gpus: Gres = Field(NO_GPUS, alias="gres")
     features: list[Name] = []
-
-    @property
-    def gpus(self) -> str:
-        return self.gres.removeprefix("gpu:")
 
 
 class Partition(Strict):
@@ -81,7 +87,7 @@ class Partition(Strict):
     default: bool = False
     default_time: Time | None = None
     max_time: Time | None = None
-    priority_tier: Rank | None = None
+    priority_tier: Tier | None = None
     preempt_mode: PreemptMode | None = None  # what becomes of its jobs when a higher tier wants their nodes
 
 
@@ -90,9 +96,8 @@ LIMITS = (
     *("MaxJobsPerUser", "MaxSubmitJobsPerAccount", "MaxSubmitJobsPerUser", "MaxTRESMinsPerJob", "MaxTRESPerAccount"),
     *("MaxTRESPerJob", "MaxTRESPerNode", "MaxTRESPerUser", "MaxWall", "MinTRESPerJob"),
 )
-Limits = create_model(
-    "Limits", __base__=Strict, **dict.fromkeys(LIMITS, (Annotated[str, AfterValidator(check_limit)] | None, None))
-)
+Limit: Any = (Annotated[str, AfterValidator(check_limit)] | None, None)
+Limits = create_model("Limits", __base__=Strict, **dict.fromkeys(LIMITS, Limit))
 
 
 class Qos(Strict):
@@ -104,7 +109,8 @@ class Qos(Strict):
     limits: Limits = Limits()
 
 
-READY_QOS = Qos(name="ready", limits=Limits(MaxWall="1", MaxJobsPerUser="1", MaxTRESPerJob="gres/gpu=0"))
+READY_LIMITS = {"MaxWall": "1", "MaxJobsPerUser": "1", "MaxTRESPerJob": "gres/gpu=0"}
+READY_QOS = Qos(name="ready", limits=Limits.model_validate(READY_LIMITS))
 """Of the job that proves a cluster ready, whatever limits users have. All may use it, so it suits nothing else."""
 
 
@@ -123,10 +129,10 @@ class Mount(Strict):
     read_only: bool = False
 
 
-class Shape(Strict):
+class ClusterSpec(Strict):
     """The whole file."""
 
-    nodes: list[Group] = Field(min_length=1)
+    nodes: list[NodeGroup] = Field(min_length=1)
     partitions: list[Partition] = []
     qos: list[Qos] = []
     accounts: list[Account] = []
@@ -141,7 +147,7 @@ class Shape(Strict):
     def enforces_limits(self) -> bool:
         return bool(self.qos or self.accounts)
 
-    def group_of(self, number: int) -> Group:
+    def group_of(self, number: int) -> NodeGroup:
         """The group of node-``number``; nodes beyond the file's are like the last one."""
         for group in self.nodes:
             if number <= group.count:
@@ -162,20 +168,20 @@ SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin
 """Folders of a container that are not to be covered."""
 
 
-def conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
+def conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     """What each key by itself does not show: where, and what is wrong there."""
     for field in ("nodes", "partitions", "qos", "accounts"):
-        yield from repeated(field, [each.name for each in getattr(shape, field)], "name")
-    yield from repeated("mounts", [mount.container for mount in shape.mounts], "container")
-    yield from group_conflicts(shape)
-    yield from partition_conflicts(shape)
-    yield from preemption_conflicts(shape)
-    yield from account_conflicts(shape)
-    for i, line in enumerate(shape.slurm_conf):
+        yield from repeated(field, [each.name for each in getattr(spec, field)], "name")
+    yield from repeated("mounts", [mount.container for mount in spec.mounts], "container")
+    yield from group_conflicts(spec)
+    yield from partition_conflicts(spec)
+    yield from preemption_conflicts(spec)
+    yield from account_conflicts(spec)
+    for i, line in enumerate(spec.slurm_conf):
         key = line.partition("=")[0]
         if NEEDED.fullmatch(key):
             yield ("slurm_conf", i), f"{key} is set by slurmbed itself"
-    for i, mount in enumerate(shape.mounts):
+    for i, mount in enumerate(spec.mounts):
         if SYSTEM.match(mount.container) or ".." in mount.container.split("/"):
             yield (
                 ("mounts", i, "container"),
@@ -195,51 +201,51 @@ def unknown(names: list[str], known: list[str], what: str, where: Location) -> I
             yield (*where, i), f"there is no {what} {name}; there are: {', '.join(known)}"
 
 
-def group_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
-    groups = [group.name for group in shape.nodes]
-    for i, group in enumerate(shape.nodes):
+def group_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    groups = [group.name for group in spec.nodes]
+    for i, group in enumerate(spec.nodes):
         if group.name in ("all", "default") or re.match(r"node(-\d|$)", group.name):
             yield ("nodes", i, "name"), f"{group.name} means something else to Slurm: choose another name"
-        if shape.partitions and not any(group.name in each.nodes for each in shape.partitions):
+        if spec.partitions and not any(group.name in each.nodes for each in spec.partitions):
             yield ("nodes", i, "name"), f"no partition has the nodes of {group.name}"
         for j, feature in enumerate(group.features):
             if feature in groups:
                 yield ("nodes", i, "features", j), f"{feature} is a feature of all nodes of the group {feature}"
-        if group.gpus.isdigit() and any(":" in each.gpus for each in shape.nodes):
-            yield ("nodes", i, "gres"), f"Slurm wants a type for all GPUs or for none: gpu:TYPE:{group.gpus}"
+        if group.gpus and not group.gpus.slurm_type and any(each.gpus.slurm_type for each in spec.nodes):
+            yield ("nodes", i, "gres"), f"Slurm wants a type for all GPUs or for none: gpu:TYPE:{group.gpus.count}"
 
 
-def partition_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
-    groups = [group.name for group in shape.nodes]
-    for i, partition in enumerate(shape.partitions):
+def partition_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    groups = [group.name for group in spec.nodes]
+    for i, partition in enumerate(spec.partitions):
         yield from unknown(partition.nodes, groups, "node group", ("partitions", i, "nodes"))
         if partition.name in ("all", "default"):
             yield ("partitions", i, "name"), f"{partition.name} means something else to Slurm: choose another name"
-    first, *more = [i for i, partition in enumerate(shape.partitions) if partition.default] or [0]
+    first, *more = [i for i, partition in enumerate(spec.partitions) if partition.default] or [0]
     for i in more:
-        yield ("partitions", i, "default"), f"{shape.partitions[first].name} is the default partition already"
+        yield ("partitions", i, "default"), f"{spec.partitions[first].name} is the default partition already"
 
 
-def preemption_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
-    known = [qos.name for qos in shape.qos]
-    for i, qos in enumerate(shape.qos):
+def preemption_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    known = [qos.name for qos in spec.qos]
+    for i, qos in enumerate(spec.qos):
         yield from unknown(qos.preempts, known, "QOS", ("qos", i, "preempts"))
         if qos.name in qos.preempts:
             yield ("qos", i, "preempts"), f"{qos.name} cannot preempt itself"
         if qos.name == READY_QOS.name:
             yield ("qos", i, "name"), f"{qos.name} is slurmbed's own, for the job that shows that a cluster works"
-    if any(qos.preempts for qos in shape.qos):
-        for i, partition in enumerate(shape.partitions):
+    if any(qos.preempts for qos in spec.qos):
+        for i, partition in enumerate(spec.partitions):
             if partition.preempt_mode:
                 yield ("partitions", i, "preempt_mode"), "Slurm preempts by QOS or by partition: this file does by QOS"
 
 
-def account_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
-    known = [qos.name for qos in shape.qos]
-    for i, account in enumerate(shape.accounts):
+def account_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    known = [qos.name for qos in spec.qos]
+    for i, account in enumerate(spec.accounts):
         if account.name in ("root", "class"):
             yield ("accounts", i, "name"), f"{account.name} is there without being named: choose another name"
-        above = ["root", *(each.name for each in shape.accounts[:i])]
+        above = ["root", *(each.name for each in spec.accounts[:i])]
         if account.parent not in above:
             yield ("accounts", i, "parent"), f"no account {account.parent} above; there are: {', '.join(above)}"
         yield from unknown(account.qos, list(dict.fromkeys(["normal", *known])), "QOS", ("accounts", i, "qos"))
@@ -247,7 +253,13 @@ def account_conflicts(shape: Shape) -> Iterator[tuple[Location, str]]:
 
 def model_at(location: Location) -> type[BaseModel]:
     """The model that the key at the end of ``location`` belongs to."""
-    parts: dict[str, Any] = {"nodes": Group, "partitions": Partition, "qos": Qos, "accounts": Account, "mounts": Mount}
+    parts: dict[str, Any] = {
+        "nodes": NodeGroup,
+        "partitions": Partition,
+        "qos": Qos,
+        "accounts": Account,
+        "mounts": Mount,
+    }
     if len(location) == 1:
-        return Shape
+        return ClusterSpec
     return Limits if "limits" in location[:-1] else parts[str(location[0])]

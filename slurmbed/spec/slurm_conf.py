@@ -1,49 +1,48 @@
-"""What a shape adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
+"""What a spec adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
 
 from collections.abc import Iterator
 
-from slurmbed.spec import gpus
-from slurmbed.spec.model import Partition, Shape
+from slurmbed.spec.model import ClusterSpec, Partition
 
 
-def lines(shape: Shape) -> list[str]:
-    """The shape's lines; the user's own come last, and instead of others with the same key."""
-    own = {line.partition("=")[0].lower() for line in shape.slurm_conf}
-    ours = [*accounting(shape), *preemption(shape), *priorities(shape), *partitions(shape)]
-    return [line for line in ours if line.partition("=")[0].lower() not in own] + list(shape.slurm_conf)
+def lines(spec: ClusterSpec) -> list[str]:
+    """The spec's lines; the user's own come last, and instead of others with the same key."""
+    own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
+    ours = [*accounting(spec), *preemption(spec), *priorities(spec), *partitions(spec)]
+    return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 
-def accounting(shape: Shape) -> Iterator[str]:
-    if shape.enforces_limits:
+def accounting(spec: ClusterSpec) -> Iterator[str]:
+    if spec.enforces_limits:
         yield "AccountingStorageEnforce=associations,limits,qos"
-    kinds = dict.fromkeys(filter(None, (gpus.kind(group.gpus) for group in shape.nodes)))
+    kinds = dict.fromkeys(filter(None, (group.gpus.slurm_type for group in spec.nodes)))
     yield "AccountingStorageTRES=" + ",".join(("gres/gpu", *(f"gres/gpu:{kind}" for kind in kinds)))
 
 
-def preemption(shape: Shape) -> Iterator[str]:
-    if any(qos.preempts for qos in shape.qos):
+def preemption(spec: ClusterSpec) -> Iterator[str]:
+    if any(qos.preempts for qos in spec.qos):
         yield from ("PreemptType=preempt/qos", "PreemptMode=REQUEUE")
-    elif any(partition.preempt_mode for partition in shape.partitions):
+    elif any(partition.preempt_mode for partition in spec.partitions):
         yield from ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
 
 
-def priorities(shape: Shape) -> Iterator[str]:
+def priorities(spec: ClusterSpec) -> Iterator[str]:
     """Slurm weighs nothing but a job's age unless told to."""
-    if any(qos.priority for qos in shape.qos):
+    if any(qos.priority for qos in spec.qos):
         yield "PriorityWeightQOS=10000"
-    if any(account.fairshare is not None for account in shape.accounts):
+    if any(account.fairshare is not None for account in spec.accounts):
         yield "PriorityWeightFairshare=10000"
 
 
-def partitions(shape: Shape) -> Iterator[str]:
+def partitions(spec: ClusterSpec) -> Iterator[str]:
     """Node sets by the groups' names, and the partitions of these; the first is the default unless another is."""
-    if not shape.partitions:
+    if not spec.partitions:
         return
-    for group in shape.nodes:
+    for group in spec.nodes:
         yield f"NodeSet={group.name} Feature={group.name}"
-    default = next((each for each in shape.partitions if each.default), shape.partitions[0])
-    by_partition = any(each.preempt_mode for each in shape.partitions)
-    for each in shape.partitions:
+    default = next((each for each in spec.partitions if each.default), spec.partitions[0])
+    by_partition = any(each.preempt_mode for each in spec.partitions)
+    for each in spec.partitions:
         yield " ".join(words(each, each is default, by_partition))
 
 

@@ -1,84 +1,128 @@
-"""Words of the command line: make's way and the usual way, and refusals before anything starts."""
+"""The command line: make's way and the usual way, and refusals before anything starts."""
 
 import os
 import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+from dev.__main__ import COMMANDS as DEV_COMMANDS
 from slurmbed.cli import main as cli
-from slurmbed.cluster import host
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.engine.compose import ROOT
+from slurmbed.engine.client import EngineInfo
+from slurmbed.engine.snapshot import Snapshot
+from slurmbed.project import ROOT
+
+MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-def test_makes_words_are_options():
-    assert cli.as_option("NODES=8") == "--nodes=8"
-    assert cli.as_option("SSH_PORT=2222") == "--ssh-port=2222"
-    assert cli.as_option("TEXT=a b=c.txt") == "--text=a b=c.txt"
-    assert cli.as_option("up") == "up"
+def call(*arguments: str) -> None:
+    cli.run(cli.make_group(), arguments)
 
 
-def test_every_target_of_the_makefile_is_a_command():
-    makefile = (ROOT / "Makefile").read_text()
-    targets = makefile.split("TARGETS := ")[1].splitlines()[0].split()
-    assert set(targets) == set(cli.COMMANDS)
-    for target in targets:
-        assert f"#: make {target}" in makefile
-
-
-def refused(capsys, *words: str) -> str:
+def refused(capsys, *arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
-        cli.main(list(words))
+        call(*arguments)
     assert ended.value.code == 2
     return capsys.readouterr().err
 
 
+def in_make(variable: str) -> set[str]:
+    return set(MAKEFILE.split(f"\n{variable} := ")[1].splitlines()[0].split())
+
+
+def test_makes_words_are_options():
+    up = cli.make_group().get_command(None, "up")
+    typed = ["NODES=8", "SSH_PORT=2222", "CONFIG=a b=c.yaml", "RETAIN=1", "ADOPT=0", "LAUNCHERS=0", "--name", "x"]
+    options = ["--nodes=8", "--ssh-port=2222", "--config=a b=c.yaml", "--retain", "--no-launchers", "--name", "x"]
+    assert cli.options_of_make(up, typed) == options
+
+
+def test_every_target_of_the_makefile_is_a_command():
+    assert in_make("TARGETS") == set(cli.COMMANDS) - {"init"}
+    assert in_make("FOR_DEVELOPERS") == set(DEV_COMMANDS)
+    for target in (*in_make("TARGETS"), *in_make("FOR_DEVELOPERS")):
+        assert f"#: make {target}" in MAKEFILE
+
+
+def test_every_command_is_where_the_table_says_and_has_a_line_of_help():
+    group = cli.make_group()
+    for name in cli.COMMANDS:
+        assert group.get_command(None, name).help, name
+
+
+def test_help_shows_choices_and_defaults(capsys):
+    with pytest.raises(SystemExit) as ended:
+        call("up", "--help")
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    for text in ("--slurm [24.11|26.05]", "[default: 24.11]", "--launchers / --no-launchers", "[default: slurmbed]"):
+        assert text in shown
+
+
+def test_help_imports_nothing_that_takes_long():
+    program = "import sys; from slurmbed.cli import main as m; m.make_group().list_commands(None); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"docker", "matplotlib", "pydantic", "rich", "yaml", "jinja2", "requests"}
+
+
+def test_a_shell_completes_commands_and_choices():
+    words = {"COMP_WORDS": "slurmbed up --slurm ", "COMP_CWORD": "3"}
+    argv = [Path(sys.executable).parent / "slurmbed"]
+    env = {**os.environ, **words, "_SLURMBED_COMPLETE": "bash_complete"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    assert "plain,24.11" in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "reason"),
     [
         (["up", "NODES=0"], "NODES=0: not a whole number from 1 to 256"),
-        (["up", "NODES=abc"], "NODES=abc: not a whole number"),
-        (["up", "SLURM=1.0"], "SLURM=1.0: not a version known here"),
-        (["up", "TORCH=jax"], "TORCH=jax: not known"),
-        (["up", "GPUS=all"], "GPUS=all: not a number from 0 to 16"),
+        (["up", "--nodes", "abc"], "NODES=abc: not a whole number"),
+        (["up", "SLURM=1.0"], "'1.0' is not one of '24.11', '26.05'"),
+        (["up", "TORCH=jax"], "'jax' is not one of 'debian', 'pypi'"),
+        (["up", "GPUS=all"], "GPUS=all: write 2, h100:8,"),
         (["up", "NAME=Big"], "NAME=Big: not a cluster name"),
-        (["up", "NODE=3"], "unrecognized arguments: --node=3"),
-        (["up", "RETAIN=0"], "RETAIN=0: not known"),
+        (["up", "NODE=3"], "NODE=3: up takes no NODE\ndid you mean NODES?"),
+        (["up", "--node=3"], "No such option '--node'"),
+        (["up", "RETAIN=yes"], "RETAIN=yes: not known\nRETAIN=1 for yes"),
         (["up", "WORKSPACE=/no/such"], "WORKSPACE=/no/such: not a folder"),
-        (["train", "SLURM=1.0"], "SLURM=1.0: not a version known here"),
+        (["up", "CONFIG=/no/such"], "CONFIG=/no/such: no such file"),
+        (["upp"], "there is no command 'upp'\ndid you mean up?"),
         (["scale"], "to how many nodes?"),
         (["scale", "NODES=none"], "NODES=none: not a whole number"),
         (["logs", "FOLLOW=yes"], "FOLLOW=yes: not known"),
-        (["compare", "STEPS=many"], "STEPS=many: not a whole number"),
-        (["compare", "NODES=2"], "unrecognized arguments: --nodes=2"),
-        (["train", "STEPS=-1"], "STEPS=-1: not a whole number"),
-        (["mnist", "EPOCHS=0"], "EPOCHS=0: not a whole number"),
+        (["compare", "STEPS=many"], "'many' is not a valid integer"),
+        (["compare", "NODES=2"], "NODES=2: compare takes no NODES"),
+        (["train", "STEPS=-1"], "-1 is not in the range"),
+        (["mnist", "EPOCHS=0"], "0 is not in the range"),
         (["mnist", "NODES=0"], "NODES=0: not a whole number"),
-        (["train", "TEXT=/no/such/file"], "TEXT=/no/such/file: no such file"),
-        (["test", "ONLY=fast"], "ONLY=fast: no such tests"),
+        (["bubble", "NODES=1"], "a pipeline has two stages or more"),
+        (["train", "TEXT=/no/such/file"], "'/no/such/file' does not exist"),
+        (["launchers", "ONLY=magic"], "there is no launcher 'magic'"),
+        (["init", str(ROOT)], "is there and not empty"),
     ],
 )
-def test_bad_words_are_refused_before_an_engine_is_asked(capsys, monkeypatch, words, reason):
+def test_bad_input_is_refused_before_an_engine_is_asked(capsys, monkeypatch, arguments, reason):
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    assert reason in refused(capsys, *words)
+    monkeypatch.setattr(Cluster, "install_engine", lambda self: pytest.fail("an engine is installed"))
+    assert reason in refused(capsys, *arguments)
 
 
 @pytest.fixture
 def engine(monkeypatch):
-    """An engine on which nobody else is."""
+    """An engine with nothing on it."""
+    info = EngineInfo("ID", 2, 4096, "/", True, True, ("runc",))
     monkeypatch.setattr(Cluster, "ensure_engine", lambda self: None)
-    monkeypatch.setattr(Cluster, "require_own", lambda self: None)
     monkeypatch.setattr(Cluster, "lock", lambda *_: nullcontext())
-    for empty in ("made_from", "shape"):
-        monkeypatch.setattr(f"slurmbed.engine.compose.Compose.{empty}", lambda self: None)
+    monkeypatch.setattr(Cluster, "look", lambda self: Snapshot(self.name, info, (), (), {}))
 
 
 def test_no_disk(capsys, monkeypatch, engine):
-    monkeypatch.setattr("slurmbed.engine.compose.Compose.containers", lambda self: [])
-    monkeypatch.setattr("slurmbed.engine.compose.Compose.volumes", lambda self: [])
-    monkeypatch.setattr("slurmbed.cluster.plan.Plan.images_are_there", lambda self: False)
-    monkeypatch.setattr(host.Host, "read", classmethod(lambda cls: cls(cpus=2, memory=4096, free_disk=10)))
+    monkeypatch.setattr("slurmbed.cluster.host.free_disk", lambda _: 10)
     assert "10 MiB of disk are free" in refused(capsys, "up", "NAME=slurmbed-test-none")
 
 
@@ -91,17 +135,17 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
         raise EngineFirst
 
     monkeypatch.setattr(Cluster, "ensure_engine", ensure_engine)
-    monkeypatch.setattr("slurmbed.engine.compose.run", lambda *_, **__: pytest.fail("docker was asked first"))
+    monkeypatch.setattr(Cluster, "look", lambda self: pytest.fail("the engine was asked first"))
     with pytest.raises(EngineFirst):
-        cli.main([target])
+        call(target)
 
 
 def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    monkeypatch.setattr(Cluster, "ensure_engine", lambda self: pytest.fail("an engine is installed"))
+    monkeypatch.setattr(Cluster, "install_engine", lambda self: pytest.fail("an engine is installed"))
     with pytest.raises(SystemExit):
-        cli.main(["launchers"])
-    assert "the Docker engine does not answer" in capsys.readouterr().err
+        call("launchers")
+    assert "does not answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["CPUS=1", "MEMORY=1G", "SLURM=24.11", "TORCH=debian", "LAUNCHERS=0"])
@@ -112,20 +156,26 @@ def test_what_is_asked_of_a_running_cluster_is_not_ignored(monkeypatch, engine, 
     def up(self):
         raise Asked
 
-    monkeypatch.setattr(Cluster, "is_running", lambda self: True)
     monkeypatch.setattr(Cluster, "working_nodes", lambda self: 8)
-    monkeypatch.setattr("slurmbed.engine.compose.Compose.highest_node", lambda self: 8)
     monkeypatch.setattr(Cluster, "up", up)
     with pytest.raises(Asked):
-        cli.main(["mnist", "NODES=2", word])
+        call("mnist", "NODES=2", word)
+
+
+def test_init_copies_a_workspace_that_jobs_can_run_in(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    with pytest.raises(SystemExit):
+        call("init", str(folder))
+    assert (folder / "train.py").read_bytes() == (ROOT / "workspace" / "train.py").read_bytes()
+    assert (folder / "runs").is_dir()
+    assert f"--workspace {folder}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("word", ["TEXT=it's a.txt", "TEXT=a(1);echo b.txt", "TEXT=$HOME"])
 def test_make_passes_words_on_as_they_were_typed(tmp_path, word):
-    makefile = (ROOT / "Makefile").read_text()
     bin_folder = tmp_path / ".venv" / "bin"
     bin_folder.mkdir(parents=True)
-    (tmp_path / "Makefile").write_text(makefile.replace(": pyproject.toml scripts/venv", ":"))
+    (tmp_path / "Makefile").write_text(MAKEFILE.replace(": pyproject.toml scripts/venv", ":"))
     (tmp_path / ".venv" / "ready").touch()
     (bin_folder / "slurmbed").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (bin_folder / "slurmbed").chmod(0o755)

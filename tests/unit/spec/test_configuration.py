@@ -1,42 +1,43 @@
-"""A cluster's file: what is wrong with its line, what Slurm, Compose and sacctmgr are given of it."""
+"""A configuration file: what is wrong with its line, what Slurm, Compose and sacctmgr are given of it."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from slurmbed.cluster import host
-from slurmbed.cluster.plan import Settings, choose_shape, shaped_slices
-from slurmbed.engine.compose import ROOT, Compose, Slice, overlay
+from slurmbed.cluster.host import Host
+from slurmbed.engine.overlay import overlay
 from slurmbed.errors import UsageError
+from slurmbed.project import ROOT
 from slurmbed.spec import accounts, slurm_conf
-from slurmbed.spec import load as config
-from slurmbed.spec.model import Shape
+from slurmbed.spec.load import load
+from slurmbed.spec.model import ClusterSpec
+from slurmbed.spec.slices import Slice, slices_of_spec
 
-LAPTOP = host.Host(cpus=8, memory=8192, free_disk=50_000)
+LAPTOP = Host(cpus=8, memory=8192)
+ONE = Slice(cpus=1, memory=512, cpu_limit=1, memory_limit=512)
 SHIPPED = sorted((ROOT / "clusters").glob("*.yaml"))
 
 
-@pytest.fixture(autouse=True)
-def no_gpus(monkeypatch):
-    monkeypatch.setattr("slurmbed.spec.gpus.listed", list)
+def read(path: Path, *gpu_names: str) -> ClusterSpec:
+    """The file as read on a machine with these GPUs."""
+    return load(path, lambda: gpu_names)
 
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a cluster's file; its path."""
+    """Write a configuration file; its path."""
 
-    def write(text: str) -> str:
+    def write(text: str) -> Path:
         file = tmp_path / "cluster.yaml"
         file.write_text(text)
-        return str(file)
+        return file
 
     return write
 
 
 @pytest.fixture(scope="module")
-def campus() -> Shape:
-    return config.load(str(ROOT / "clusters" / "campus.yaml"))
+def campus() -> ClusterSpec:
+    return read(ROOT / "clusters" / "campus.yaml")
 
 
 GROUP = "nodes:\n  - name: cpu\n"  # lines 1 and 2
@@ -79,38 +80,38 @@ MISTAKES = {
 def test_a_mistake_is_named_with_file_and_line(write, text):
     path = write(GROUP + text)
     with pytest.raises(UsageError) as refused:
-        Settings(config=path).check()
+        read(path)
     (line,) = refused.value.reason.splitlines()
     assert line.startswith(f"{path}:{MISTAKES[text]}")
 
 
 def test_all_mistakes_are_named_at_once(write):
     with pytest.raises(UsageError, match=r"yaml:3: (.|\n)*yaml:4: "):
-        config.load(write(f"{GROUP}    cpus: x\n    memory: y\n"))
+        read(write(f"{GROUP}    cpus: x\n    memory: y\n"))
 
 
 @pytest.mark.parametrize(("text", "reason"), [("a:\n  [1", "yaml:2: not YAML"), ("", ":1: not a cluster")])
 def test_what_is_no_mapping(write, text, reason):
     with pytest.raises(UsageError, match=reason):
-        config.load(write(text))
+        read(write(text))
 
 
 def test_no_file():
     with pytest.raises(UsageError, match=r"CONFIG=/no/such: No such file or directory\n.*clusters/laptop.yaml"):
-        config.load("/no/such")
+        read(Path("/no/such"))
 
 
 def test_times_and_words_stay_as_they_are_written(write):
     """To YAML's usual loader 1:30:00 is the number 5400, and on is true."""
-    shape = config.load(write(f"{GROUP}partitions:\n  - {{name: on, nodes: [cpu], max_time: 1:30:00}}"))
-    assert (shape.partitions[0].name, shape.partitions[0].max_time) == ("on", "1:30:00")
+    spec = read(write(f"{GROUP}partitions:\n  - {{name: on, nodes: [cpu], max_time: 1:30:00}}"))
+    assert (spec.partitions[0].name, spec.partitions[0].max_time) == ("on", "1:30:00")
 
 
 def test_a_mount_starts_where_the_file_is(write, tmp_path):
     (tmp_path / "data").mkdir()
-    shape = config.load(write(f"{GROUP}mounts:\n  - {{host: data, container: /data, read_only: true}}"))
+    spec = read(write(f"{GROUP}mounts:\n  - {{host: data, container: /data, read_only: true}}"))
     mount = {"type": "bind", "source": str(tmp_path / "data"), "target": "/data", "read_only": True}
-    services = overlay([Slice(1, 512, 1, 512)], shape=shape)["services"]
+    services = overlay([ONE], spec, {})["services"]
     assert services["node-1"]["volumes"] == services["login"]["volumes"] == [mount]
     assert "volumes" not in services["slurmctld"]
 
@@ -133,7 +134,7 @@ def test_partitions_preempt_by_their_tier(write):
     text = (
         "partitions:\n  - {name: a, nodes: [cpu], priority_tier: 2}\n  - {name: b, nodes: [cpu], preempt_mode: requeue}"
     )
-    lines = slurm_conf.lines(config.load(write(GROUP + text)))
+    lines = slurm_conf.lines(read(write(GROUP + text)))
     assert "PreemptType=preempt/partition_prio" in lines
     assert [line.rpartition(" ")[2] for line in lines if "PartitionName" in line] == [
         "PreemptMode=OFF",
@@ -144,7 +145,7 @@ def test_partitions_preempt_by_their_tier(write):
 
 def test_a_line_of_the_users_stands_instead_of_ours(write):
     text = "qos:\n  - {name: a, priority: 1}\nslurm_conf: [priorityweightqos=7]"
-    assert [line for line in slurm_conf.lines(config.load(write(GROUP + text))) if "qos=" in line.lower()] == [
+    assert [line for line in slurm_conf.lines(read(write(GROUP + text))) if "qos=" in line.lower()] == [
         "priorityweightqos=7"
     ]
 
@@ -176,14 +177,14 @@ def test_qos_and_accounts_become_sacctmgrs_words(campus):
 
 
 def test_each_node_is_as_its_group_and_declares_the_groups_before(campus):
-    slices = shaped_slices(campus, {}, LAPTOP, 4)
-    assert [(part.cpus, part.memory, part.gpus, part.features) for part in slices] == [
-        (2, 512, "", "cpu"),
-        (2, 512, "", "cpu"),
-        (8, 1024, "emulated:a100:4", "gpu,nvlink"),
-        (8, 1024, "emulated:a100:4", "gpu,nvlink"),  # one more than the file says is like the last
+    slices = slices_of_spec(campus, LAPTOP, 4, {})
+    assert [(part.cpus, part.memory, str(part.gpus), part.features) for part in slices] == [
+        (2, 512, "0", ("cpu",)),
+        (2, 512, "0", ("cpu",)),
+        (8, 1024, "emulated:a100:4", ("gpu", "nvlink")),
+        (8, 1024, "emulated:a100:4", ("gpu", "nvlink")),  # one more than the file says is like the last
     ]
-    services = overlay(slices, shape=campus)["services"]
+    services = overlay(slices, campus, {})["services"]
     assert services["node-2"]["environment"]["NODES_BEFORE"] == ""
     for node in ("node-3", "node-4"):
         assert services[node]["environment"]["NODES_BEFORE"] == "2 CPUs=2 RealMemory=512 Feature=cpu"
@@ -195,29 +196,28 @@ def test_slurmctld_knows_the_most_of_each_type(write):
     text = "nodes:\n" + "".join(
         f"  - {{name: g{i}, gres: gpu:{word}}}\n" for i, word in enumerate(("a:2", "b:1", "a:4"))
     )
-    shape = config.load(write(text))
-    services = overlay(shaped_slices(shape, {}, LAPTOP, 3), shape=shape)["services"]
+    spec = read(write(text))
+    services = overlay(slices_of_spec(spec, LAPTOP, 3, {}), spec, {})["services"]
     assert services["slurmctld"]["environment"]["NODE_GRES"] == "gpu:a:4,gpu:b:1"
 
 
-def test_a_mere_number_of_gpus_is_emulated_where_there_are_none_and_has_company_without_a_type(write, monkeypatch):
+def test_a_mere_number_of_gpus_is_emulated_where_there_are_none_and_has_company_without_a_type(write):
     path = write("nodes:\n  - {name: a, gres: gpu:2}\n  - name: b\n    gres: gpu:1\n  - {name: c, gres: gpu:h100:8}")
-    assert [group.gpus for group in config.load(path).nodes] == ["emulated:2", "emulated:1", "emulated:h100:8"]
-    monkeypatch.setattr("slurmbed.spec.gpus.listed", lambda: ["NVIDIA H200"] * 4)
+    assert [str(group.gpus) for group in read(path).nodes] == ["emulated:2", "emulated:1", "emulated:h100:8"]
     with pytest.raises(UsageError, match=r"yaml:2: .*all GPUs or for none: gpu:TYPE:2\n.*yaml:4: .*gpu:TYPE:1$"):
-        config.load(path)
+        read(path, *["NVIDIA H200"] * 4)
 
 
 def test_memory_that_a_group_leaves_open_is_shared_out(write):
-    shape = config.load(write("nodes:\n  - {name: a, memory: 2G}\n  - {name: b, count: 2}"))
-    assert [part.memory for part in shaped_slices(shape, {}, LAPTOP, 3)] == [2048, 2048, 2048]
+    spec = read(write("nodes:\n  - {name: a, memory: 2G}\n  - {name: b, count: 2}"))
+    assert [part.memory for part in slices_of_spec(spec, LAPTOP, 3, {})] == [2048, 2048, 2048]
 
 
 def test_nodes_beyond_the_files_take_what_memory_is_left(write):
-    shape = config.load(write("nodes:\n  - {name: a, count: 2}"))
-    there = dict(enumerate(shaped_slices(shape, {}, LAPTOP, 2), 1))
-    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 3)] == [3072, 3072, 2048]
-    assert [part.memory for part in shaped_slices(shape, there, LAPTOP, 4)] == [3072, 3072, 1024, 1024]
+    spec = read(write("nodes:\n  - {name: a, count: 2}"))
+    there = dict(enumerate(slices_of_spec(spec, LAPTOP, 2, {}), 1))
+    assert [part.memory for part in slices_of_spec(spec, LAPTOP, 3, there)] == [3072, 3072, 2048]
+    assert [part.memory for part in slices_of_spec(spec, LAPTOP, 4, there)] == [3072, 3072, 1024, 1024]
 
 
 @pytest.mark.parametrize(
@@ -229,63 +229,31 @@ def test_nodes_beyond_the_files_take_what_memory_is_left(write):
     ],
 )
 def test_what_does_not_fit_on_the_host(write, group, reason):
-    shape = config.load(write(f"nodes:\n  - {{name: a, {group}}}"))
+    spec = read(write(f"nodes:\n  - {{name: a, {group}}}"))
     with pytest.raises(UsageError, match=reason):
-        shaped_slices(shape, {}, LAPTOP, shape.size)
+        slices_of_spec(spec, LAPTOP, spec.size, {})
 
 
 def test_a_group_offers_a_cpu_for_each_gpu(write):
-    shape = config.load(write("nodes:\n  - {name: a, gres: gpu:16}\n  - {name: b, cpus: 1, gres: gpu:16}"))
-    assert [part.cpus for part in shaped_slices(shape, {}, LAPTOP, 2)] == [16, 1]
+    spec = read(write("nodes:\n  - {name: a, gres: gpu:16}\n  - {name: b, cpus: 1, gres: gpu:16}"))
+    assert [part.cpus for part in slices_of_spec(spec, LAPTOP, 2, {})] == [16, 1]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_clusters_are_emulated_where_there_are_such_gpus_too(path: Path, monkeypatch):
-    monkeypatch.setattr("slurmbed.spec.gpus.listed", lambda: ["NVIDIA H100 80GB HBM3", "NVIDIA A100"])
-    shape = config.load(str(path))
-    assert {part.gpu_ids for part in shaped_slices(shape, {}, LAPTOP, shape.size)} == {()}
+def test_shipped_clusters_are_emulated_where_there_are_such_gpus_too(path: Path):
+    spec = read(path, "NVIDIA H100 80GB HBM3", "NVIDIA A100")
+    assert {part.gpu_ids for part in slices_of_spec(spec, LAPTOP, spec.size, {})} == {()}
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_clusters_fit_on_a_laptop_and_come_back_from_their_label(path: Path):
-    shape = config.load(str(path))
-    services = overlay(shaped_slices(shape, {}, LAPTOP, shape.size), shape=shape)["services"]
-    labels = {services[name]["labels"]["org.slurmbed.spec.model"] for name in ("login", "slurmctld", "node-1")}
-    (label,) = labels
-    assert Shape.model_validate_json(label) == shape
+    spec = read(path)
+    assert len(slices_of_spec(spec, LAPTOP, spec.size, {})) == spec.size
+    assert ClusterSpec.model_validate_json(spec.model_dump_json(exclude_defaults=True, by_alias=True)) == spec
 
 
 def test_dollars_reach_slurm_as_they_are(write):
-    shape = config.load(write(f"{GROUP}slurm_conf: ['TmpFS=/tmp/$HOME']"))
-    slurmctld = overlay([Slice(1, 512, 1, 512)], shape=shape)["services"]["slurmctld"]
+    spec = read(write(f"{GROUP}slurm_conf: ['TmpFS=/tmp/$HOME']"))
+    slurmctld = overlay([ONE], spec, {"label": "a $HOME"})["services"]["slurmctld"]
     assert slurmctld["environment"]["SLURM_CONF_LINES"].endswith("TmpFS=/tmp/$$HOME")
-    assert json.loads(slurmctld["labels"]["org.slurmbed.spec.model"])["slurm_conf"] == ["TmpFS=/tmp/$$HOME"]
-
-
-@pytest.fixture
-def made_with(monkeypatch):
-    """A cluster whose containers were made with this shape."""
-
-    def made_with(shape: Shape | None) -> Compose:
-        monkeypatch.setattr(Compose, "containers", lambda self: ["login"])
-        monkeypatch.setattr(Compose, "shape", lambda self: shape)
-        return Compose("slurmbed-test-none")
-
-    return made_with
-
-
-def test_a_cluster_keeps_its_shape(campus, made_with):
-    assert choose_shape(Settings(), made_with(campus)) == campus
-    assert choose_shape(Settings(config=str(ROOT / "clusters/campus.yaml")), made_with(campus)) == campus
-    with pytest.raises(UsageError, match=r"made with another file(.|\n)*make clean NAME=slurmbed"):
-        choose_shape(Settings(config=str(ROOT / "clusters/laptop.yaml")), made_with(campus))
-    with pytest.raises(UsageError, match=r"made with no CONFIG(.|\n)*make clean"):
-        choose_shape(Settings(config=str(ROOT / "clusters/laptop.yaml")), made_with(None))
-    with pytest.raises(UsageError, match="made with a CONFIG, which says them"):
-        choose_shape(Settings(gpus="2"), made_with(campus))
-
-
-@pytest.mark.parametrize("word", ["nodes", "cpus", "memory", "gpus"])
-def test_a_file_and_words_that_say_the_same_are_refused(word):
-    with pytest.raises(UsageError, match=f"says what {word.upper()} would say"):
-        Settings(config=str(ROOT / "clusters/laptop.yaml"), **{word: "2"}).check()
+    assert slurmctld["labels"] == {"label": "a $$HOME"}

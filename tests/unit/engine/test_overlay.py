@@ -1,18 +1,29 @@
 """The overlay, and what docker-compose.yml must not hold."""
 
+import json
 import re
-from dataclasses import replace
 
-import pytest
+from slurmbed.engine.overlay import SLICE_LABEL, overlay
+from slurmbed.project import BASE_FILE
+from slurmbed.spec.gpus import Gpus
+from slurmbed.spec.slices import Slice
 
-from slurmbed.engine.compose import BASE_FILE, Container, Slice, overlay
+ONE = Slice(cpus=1, memory=512, cpu_limit=1, memory_limit=512)
+TWO = Slice(cpus=2, memory=1024, cpu_limit=1, memory_limit=1024)
 
-ONE, TWO = Slice(1, 512, 1, 512), Slice(2, 1024, 1, 1024)
+
+def services_of(*slices: Slice) -> dict:
+    return overlay(slices, None, {"of": "all"})["services"]
+
+
+def with_gpus(text: str, *gpu_ids: str) -> Slice:
+    return ONE.model_copy(update={"gpus": Gpus.parse(text), "gpu_ids": gpu_ids})
 
 
 def test_nodes_beyond_the_file_extend_its_first():
-    services = overlay([ONE, ONE, TWO])["services"]
-    assert list(services) == ["node-1", "node-2", "node-3"]
+    services = services_of(ONE, ONE, TWO)
+    assert list(services) == ["db", "slurmdbd", "slurmctld", "login", "node-1", "node-2", "node-3"]
+    labels = services["node-3"].pop("labels")
     assert services["node-3"] == {
         "extends": {"file": str(BASE_FILE), "service": "node-1"},
         "hostname": "node-3",
@@ -20,34 +31,29 @@ def test_nodes_beyond_the_file_extend_its_first():
         "cpus": 1,
         "mem_limit": "1024m",
     }
+    assert labels["of"] == services["db"]["labels"]["of"] == "all"
+    assert Slice.model_validate(json.loads(labels[SLICE_LABEL])) == TWO
     assert "extends" not in services["node-2"]
 
 
 def test_gpus_of_the_host_are_reserved_by_their_numbers():
-    services = overlay([replace(ONE, gpus="2", gpu_ids=("2", "3"))] * 3)["services"]
+    services = services_of(*[with_gpus("2", "2", "3")] * 3)
     reserved = [{"driver": "nvidia", "device_ids": ["2", "3"], "capabilities": ["gpu"]}]
     for node in ("node-1", "node-2", "node-3"):
         assert services[node]["deploy"] == {"resources": {"reservations": {"devices": reserved}}}
         assert services[node]["environment"]["NODE_GRES"] == "gpu:2"
-    assert services["slurmctld"] == {"environment": {"NODE_GRES": "gpu:2"}}
+    assert services["slurmctld"]["environment"] == {"NODE_GRES": "gpu:2"}
 
 
 def test_emulated_gpus_are_device_files_and_take_no_capability():
-    services = overlay([replace(ONE, gpus="emulated:2")])["services"]
+    services = services_of(with_gpus("emulated:2"))
     assert services["node-1"]["devices"] == ["/dev/null:/dev/emulated-gpu0", "/dev/null:/dev/emulated-gpu1"]
     assert services["node-1"]["environment"]["NODE_GRES"] == "gpu:emulated:2"
     assert not {"deploy", "cap_add"} & set(services["node-1"])
 
 
 def test_one_node_leaves_the_second_out():
-    assert overlay([ONE])["services"]["node-2"] == {"profiles": ["left-out"]}
-
-
-@pytest.mark.parametrize(
-    ("service", "number"), [("node-12", 12), ("login", None), ("slurmdbd", None), ("node-x", None)]
-)
-def test_node_numbers(service, number):
-    assert Container(service, "running", "Up").node_number == number
+    assert services_of(ONE)["node-2"] == {"profiles": ["left-out"]}
 
 
 def test_nothing_is_privileged_or_named_or_open_to_the_network():

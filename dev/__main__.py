@@ -1,0 +1,15 @@
+"""The developers' commands: `python -m dev test ONLY=unit`, as the Makefile calls them."""
+
+import sys
+
+from slurmbed.cli.main import Commands, run
+
+COMMANDS = {
+    "test": ("dev.suites:test", "lint and all tests"),
+    "test-launchers": ("dev.suites:test_launchers", "the whole matrix of launchers"),
+    "bench": ("dev.bench:bench", "how fast: ratios measured in one run"),
+    "bench-train": ("dev.bench_train:bench_train", "training: tokens a second, and seconds to a loss"),
+}
+
+if __name__ == "__main__":
+    run(Commands("make", COMMANDS, help=__doc__), sys.argv[1:])

@@ -1,0 +1,29 @@
+"""Where commands print: results on standard output, steps and errors on standard error."""
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from slurmbed.slurm.records import Node
+
+console = Console(soft_wrap=not sys.stdout.isatty())
+errors = Console(stderr=True, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    errors.print(text, style="dim", markup=False, highlight=False)
+
+
+def show_nodes(name: str, nodes: Sequence[Node]) -> None:
+    table = Table(title=f"cluster {name}")
+    gres = ["GRES"] if any(node.gres for node in nodes) else []
+    partitions = ["partitions"] if len({node.partitions for node in nodes}) > 1 else []
+    for heading in ("node", "state", "CPUs", "memory", *gres, *partitions):
+        table.add_column(heading, justify="right" if heading in ("CPUs", "memory") else "left")
+    for node in nodes:
+        state = "+".join([node.state, *(flag for flag in node.flags if flag not in ("CLOUD", "DYNAMIC_NORM"))])
+        more = [*([node.gres] if gres else []), *([", ".join(node.partitions)] if partitions else [])]
+        table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB", *more)
+    console.print(table)

@@ -1,0 +1,102 @@
+"""Commands that run the programs of the workspace on a cluster."""
+
+import click
+
+from slurmbed.cli.console import console, say
+from slurmbed.cli.options import MADE_WITH, with_settings
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.settings import DEFAULT_NODES, Settings
+from slurmbed.course import bubble as bubble_job
+from slurmbed.course import collectives
+from slurmbed.course import compare as comparison
+from slurmbed.course import launchers as launching
+from slurmbed.course import mnist as digits
+from slurmbed.course import train as training
+from slurmbed.errors import UsageError
+
+steps_option = click.option("--steps", type=click.IntRange(1, 10**9), help="optimiser steps [default: of the program]")
+text_option = click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="a text file to train on [default: Shakespeare]",
+)
+
+
+@click.command()
+@with_settings(f"nodes {MADE_WITH}")
+@click.option("--parallel", default="tp", show_default=True, help="strategy: the name of a script in workspace/jobs/")
+@steps_option
+@text_option
+def train(settings: Settings, parallel: str, steps: int | None, text: str | None) -> None:
+    """Train a model on the cluster, which is started or grown if need be, and write a report."""
+    cluster = prepare(settings)
+    known = training.require_strategies(cluster.workspace(), "PARALLEL", parallel)
+    nodes = settings.nodes or known[parallel]
+    cluster.ensure(nodes)
+    training.train(cluster, console, parallel, nodes, steps, text)
+
+
+@click.command()
+@with_settings(MADE_WITH)
+@click.option("--strategies", default="", help="scripts in workspace/jobs/, with commas between [default: all]")
+@steps_option
+@text_option
+def compare(settings: Settings, strategies: str, steps: int | None, text: str | None) -> None:
+    """Train by one strategy after another on the same batches, and write one report of all."""
+    cluster = prepare(settings)
+    nodes = training.require_strategies(cluster.workspace(), "STRATEGIES", strategies)
+    cluster.ensure(max(nodes.values()))
+    comparison.compare(cluster, console, nodes, steps, text)
+
+
+@click.command()
+@with_settings(f"nodes {MADE_WITH}")
+@click.option("--epochs", type=click.IntRange(1, 10**6), help="times that every image is seen [default: 2]")
+def mnist(settings: Settings, epochs: int | None) -> None:
+    """Train a convolutional network on MNIST by torchrun, two ranks a node."""
+    nodes = settings.nodes or DEFAULT_NODES
+    cluster = prepare(settings)
+    cluster.ensure(nodes)
+    digits.train(cluster, console, nodes, epochs)
+
+
+@click.command()
+@with_settings(f"nodes {MADE_WITH}")
+def bubble(settings: Settings) -> None:
+    """Measure and draw how long the stages of a pipeline wait for each other."""
+    nodes = settings.nodes or DEFAULT_NODES
+    if nodes < 2:
+        raise UsageError("NODES=1: a pipeline has two stages or more, each on a node of its own", "NODES=2")
+    cluster = prepare(settings)
+    cluster.ensure(nodes)
+    bubble_job.bubble(cluster, console, nodes)
+
+
+@click.command()
+@with_settings("adopt")
+@click.option("--only", default="", help="names of launchers, with commas between [default: all]")
+def launchers(settings: Settings, only: str) -> None:
+    """Run every launcher on the GPUs of the running cluster, and prove where its ranks ran."""
+    launching.require(only)
+    cluster = Cluster(settings, say)
+    cluster.require_running()
+    cluster.require_own()
+    launching.run_all(cluster, console, only)
+
+
+@click.command("bench-collectives")
+@with_settings("adopt")
+@click.option("--largest", type=click.IntRange(1 << 10, 1 << 30), help="bytes of the largest tensor [default: 64 MiB]")
+def bench_collectives(settings: Settings, largest: int | None) -> None:
+    """Measure how fast two nodes talk, by size, beside the limit that iperf3 finds."""
+    cluster = prepare(settings)
+    cluster.ensure(2)
+    collectives.bench(cluster, console, largest)
+
+
+def prepare(settings: Settings) -> Cluster:
+    """The cluster, with an engine, before anything of it is asked for."""
+    cluster = Cluster(settings, say)
+    cluster.ensure_engine()
+    cluster.require_own()
+    return cluster

@@ -1,0 +1,91 @@
+"""Commands that make, change and remove a cluster."""
+
+import shutil
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from slurmbed import project
+from slurmbed.cli.console import console, say, show_nodes
+from slurmbed.cli.options import MADE_WITH, with_settings
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.readiness import USER
+from slurmbed.cluster.settings import Settings
+from slurmbed.errors import UsageError
+
+
+@click.command()
+@with_settings(f"nodes {MADE_WITH} gpus config ssh_port workspace")
+@click.option("--timeline", is_flag=True, help="print where the time went")
+def up(settings: Settings, timeline: bool) -> None:
+    """Start the cluster and wait until it is ready.
+
+    Ready means: all nodes work, a job ran on them as the user alice, and accounting shows that job. What is not said
+    stays as it is; a new cluster gets the defaults.
+    """
+    cluster = Cluster(settings, say)
+    show_nodes(cluster.name, cluster.up())
+    port = cluster.snapshot.services["login"].ssh_port
+    console.print(
+        f"submit jobs: make train | a shell: make shell | ssh: ssh -p {port} {USER}@127.0.0.1", highlight=False
+    )
+    if timeline:
+        show_timeline(cluster.timeline)
+
+
+def show_timeline(steps: list[tuple[str, float]]) -> None:
+    """A table of steps, each with its seconds."""
+    table = Table(title="where the time went")
+    table.add_column("step")
+    table.add_column("seconds", justify="right")
+    for name, seconds in steps:
+        table.add_row(name, f"{seconds:.2f}")
+    console.print(table)
+
+
+@click.command()
+@with_settings("nodes adopt")
+def scale(settings: Settings) -> None:
+    """Grow or shrink the running cluster. Jobs of removed nodes are requeued."""
+    if not settings.nodes:
+        raise UsageError("scale: to how many nodes?", "for example: make scale NODES=3")
+    cluster = Cluster(settings, say)
+    show_nodes(cluster.name, cluster.scale())
+
+
+@click.command()
+@with_settings("adopt")
+def down(settings: Settings) -> None:
+    """Stop the cluster. Jobs, accounting and home directories are kept."""
+    Cluster(settings, say).down()
+    console.print("stopped; jobs, accounting and home directories are kept: make up")
+
+
+@click.command()
+@with_settings("adopt")
+def clean(settings: Settings) -> None:
+    """Remove the cluster's containers, volumes and network."""
+    Cluster(settings, say).clean()
+    console.print(f"removed the containers, volumes and network of {settings.name}; workspace/ is as it was")
+
+
+@click.command()
+@with_settings("adopt")
+def purge(settings: Settings) -> None:
+    """Remove the cluster and all images of slurmbed."""
+    Cluster(settings, say).purge()
+    console.print("removed cluster and images; cached build steps go with: docker builder prune")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Copy the example workspace (training programs, job scripts, lessons) into FOLDER."""
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise UsageError(f"{folder} is there and not empty", "name a new folder")
+    written = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(project.WORKSPACE, folder, ignore=written, symlinks=True, dirs_exist_ok=True)
+    for name in ("data", "runs"):
+        (folder / name).mkdir(exist_ok=True)
+    console.print(f"copied the workspace; use it: slurmbed up --workspace {folder}", soft_wrap=True)

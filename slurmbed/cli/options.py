@@ -1,0 +1,44 @@
+"""Options of the command line that are settings of a cluster: their names, choices and help come from Settings."""
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, get_args
+
+import click
+
+from slurmbed.cluster.settings import VERSIONS, Settings, Torch, checked
+
+MADE_WITH = "cpus memory slurm torch launchers retain adopt"
+"""Options of every command that may make a cluster."""
+
+CHOICES = {"slurm": tuple(VERSIONS), "torch": get_args(Torch)}
+FLAGS = {"launchers": "--launchers/--no-launchers", "retain": "--retain", "adopt": "--adopt"}
+
+
+def setting(name: str) -> Callable:
+    """The option of one setting. Values stay text: Settings makes them what they are, and says what is wrong."""
+    text = Settings.model_fields[name].description
+    dashed = f"--{name.replace('_', '-')}"
+    if name == "name":
+        return click.option(dashed, default="slurmbed", envvar="SLURMBED_NAME", show_default=True, help=text)
+    if name in FLAGS:
+        return click.option(FLAGS[name], name, is_flag=True, default=None, help=text)
+    kind = click.Choice(CHOICES[name]) if name in CHOICES else click.Path() if name in ("config", "workspace") else None
+    return click.option(dashed, default=None, type=kind, help=text)
+
+
+def with_settings(names: str = "") -> Callable:
+    """Give a command the options ``names`` and --name; its function gets ``settings`` instead of them."""
+    chosen = [*names.split(), "name"]
+
+    def decorate(function: Callable) -> Callable:
+        def called(**values: Any) -> Any:
+            given = {name: value for name in chosen if (value := values.pop(name)) not in (None, "")}
+            return function(settings=checked(given), **values)
+
+        command = update_wrapper(called, function)  # with the options that the function has already
+        for name in reversed(chosen):
+            command = setting(name)(command)
+        return command
+
+    return decorate

@@ -1,0 +1,80 @@
+"""The images of a cluster: their names, and building those that are not there."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from slurmbed.cluster.host import ca_bundle
+from slurmbed.cluster.settings import IMAGES_PROJECT, Choices
+from slurmbed.engine.compose import Compose
+from slurmbed.engine.snapshot import Snapshot
+from slurmbed.process import run
+from slurmbed.project import ROOT
+
+KINDS = ("db", "control", "node")
+
+
+@cache
+def digest(root: Path = ROOT) -> str:
+    """12 hex digits that change with every file that an image is built from: the Dockerfile and its context.
+
+    Images have it in their tag, so an image that is there is never built again, and clones never move each other's
+    tags.
+    """
+    found = hashlib.sha256()
+    for path in inputs(root):
+        content = path.read_bytes()
+        mode = path.stat().st_mode & 0o100  # what git keeps of it
+        found.update(f"{path.relative_to(root)} {mode} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:12]
+
+
+def inputs(root: Path) -> Iterator[Path]:
+    """The files that images are built from: .dockerignore names what is in the build's context."""
+    yield root / "Dockerfile"
+    lines = (root / ".dockerignore").read_text().splitlines()
+    for name in sorted(line[1:] for line in lines if line.startswith("!")):
+        path = root / name
+        yield from sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+
+
+def tag(choices: Choices) -> str:
+    return f"{choices.flavour}-{digest()}"
+
+
+def image(kind: str, choices: Choices) -> str:
+    """The name of one of a cluster's images; ``kind`` is db, control or node."""
+    return f"slurmbed-{kind}:{tag(choices)}"
+
+
+def missing(choices: Choices, snapshot: Snapshot) -> list[str]:
+    return [name for kind in KINDS if (name := image(kind, choices)) not in snapshot.images]
+
+
+def build(choices: Choices, first: bool, say: Callable[[str], None], install: Callable[[], None]) -> None:
+    """Make the base image and the images. The first build shows its progress.
+
+    Raises:
+        CommandError: with the last lines of the build.
+    """
+    base = [str(ROOT / "scripts" / "base-image"), choices.suite]
+    run(base, timeout=900, capture=False).check("the base image could not be had (see above)")
+    say("building the images: a few minutes the first time, seconds later")
+    # Compose labels images with the project: under one name for all clusters, they are the same images.
+    compose = Compose(IMAGES_PROJECT, install)
+    arguments = ("--progress", "auto" if first else "plain", "build")
+    environment = build_environment(choices)
+    built = compose.with_overlay({"services": {}}, environment, *arguments, timeout=3600, capture=not first)
+    built.check("the images could not be built")
+
+
+def build_environment(choices: Choices) -> dict[str, str]:
+    """The variables of docker-compose.yml that concern images."""
+    return {
+        "TAG": tag(choices),
+        "SUITE": choices.suite,
+        "TORCH": choices.torch,
+        "LAUNCHERS": str(int(choices.launchers)),
+        "CA_BUNDLE": ca_bundle(),
+    }

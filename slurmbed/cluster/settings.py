@@ -1,0 +1,157 @@
+"""What a user may ask of a cluster, as typed values, and what is chosen where nothing is said. Pure."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from slurmbed.errors import UsageError
+from slurmbed.project import ROOT, default_workspace
+from slurmbed.spec.gpus import Gpus
+from slurmbed.spec.memory import parse_memory
+
+VERSIONS = {"24.11": "trixie", "26.05": "sid"}
+"""Version of Slurm to the Debian suite that packages it. The first is the default."""
+
+MAX_NODES = 256
+DEFAULT_NODES = 2
+IMAGES_PROJECT = "slurmbed-images"  # the Compose project that builds the images; no cluster is called so
+
+
+def whole_number(low: int, high: int, value: Any) -> Any:
+    """A number from text of digits alone; ValueError if it is not one from ``low`` to ``high``."""
+    if not re.fullmatch(r"\d+", str(value)) or not low <= int(value) <= high:
+        raise ValueError(f"not a whole number from {low} to {high}")
+    return int(value)
+
+
+def version(value: str) -> str:
+    if value not in VERSIONS:
+        raise ValueError(f"not a version known here; choose one of {', '.join(VERSIONS)}")
+    return value
+
+
+def cluster_name(value: str) -> str:
+    """ValueError for a name that Compose would not take as a project's."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", value):
+        raise ValueError("not a cluster name; use lower-case letters, digits, '-' and '_'")
+    if value == IMAGES_PROJECT:
+        raise ValueError("the images are built under this name; choose another one")
+    return value
+
+
+def mebibytes(value: Any) -> Any:
+    return parse_memory(value) if isinstance(value, str) else value
+
+
+def folder(value: Path) -> Path:
+    """The folder's absolute path. ValueError if there is none, or if it is not one to share with a cluster."""
+    if not value.is_dir():
+        raise ValueError("not a folder; name the folder of your jobs")
+    path = value.resolve()
+    if path in (Path("/"), Path.home().resolve()):
+        raise ValueError("a cluster does not get the whole machine or home; choose a folder of your own")
+    return path
+
+
+def file(value: Path) -> Path:
+    if not value.is_file():
+        raise ValueError("no such file; name one like clusters/laptop.yaml")
+    return value
+
+
+def number(low: int, high: int) -> BeforeValidator:
+    return BeforeValidator(partial(whole_number, low, high))
+
+
+Version = Annotated[str, AfterValidator(version)]
+Torch = Literal["debian", "pypi"]
+
+
+class Settings(BaseModel):
+    """What a user asks of a cluster. None means: as the cluster is now, or for a new one the default.
+
+    Raises:
+        pydantic.ValidationError: a value that can be refused without asking an engine. ``checked`` says it in a line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: Annotated[str, AfterValidator(cluster_name)] = Field("slurmbed", description="name of the cluster")
+    nodes: Annotated[int, number(1, MAX_NODES)] | None = Field(
+        None, description=f"number of nodes [default: as many as there are, or {DEFAULT_NODES}]"
+    )
+    cpus: Annotated[int, number(1, 1024)] | None = Field(
+        None, description="CPUs that each node offers [default: an equal share of the host's]"
+    )
+    memory: Annotated[int, BeforeValidator(mebibytes)] | None = Field(
+        None, description="memory of each node, like 2G [default: an equal share of three quarters of the host's]"
+    )
+    gpus: Gpus | None = Field(
+        None,
+        description="GPUs of each node: 8, h100:8 or emulated:h100:8; emulated where the host has none [default: 0]",
+    )
+    config: Annotated[Path, AfterValidator(file)] | None = Field(
+        None, description="a configuration file for nodes, partitions, QOS and accounts, like clusters/campus.yaml"
+    )
+    slurm: Version | None = Field(None, description=f"version of Slurm [default: {next(iter(VERSIONS))}]")
+    torch: Torch | None = Field(None, description="flavour of torch: Debian's, or PyPI's with CUDA [default: debian]")
+    launchers: bool | None = Field(
+        None, description="nodes with accelerate, DeepSpeed, Ray, Open MPI and others [default: launchers]"
+    )
+    ssh_port: Annotated[int, number(1, 65535)] | None = Field(
+        None, description="port of the login node on 127.0.0.1 [default: a free one]"
+    )
+    workspace: Annotated[Path, AfterValidator(folder)] | None = Field(
+        None, description="folder of the host that nodes see as /workspace [default: workspace/ of the project]"
+    )
+    retain: bool = Field(False, description="keep what a failed start leaves")
+    adopt: bool = Field(False, description="use the cluster of this name although another clone made it")
+    least_nodes: int = Field(0, exclude=True)
+    """Where ``nodes`` is not said: as many as there are, but at least so many."""
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> "Settings":
+        given = [key for key in ("nodes", "cpus", "memory", "gpus") if getattr(self, key) is not None]
+        if self.config and given:
+            raise ValueError(
+                f"CONFIG={self.config} says what {', '.join(given).upper()} would say; give one or the other"
+            )
+        return self
+
+
+def checked(values: dict[str, Any]) -> Settings:
+    """Settings from text, as from a command line. UsageError, in make's words, for what is refused."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise UsageError("\n".join(in_a_line(each) for each in error.errors())) from None
+
+
+def in_a_line(error: Any) -> str:
+    """One of pydantic's errors, as NAME=value: reason."""
+    reason = error["msg"].removeprefix("Value error, ")
+    return f"{str(error['loc'][0]).upper()}={error['input']}: {reason}" if error["loc"] else reason
+
+
+class Choices(BaseModel):
+    """What a cluster is made with, once for all its containers; the defaults are those of a new one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    slurm: str = next(iter(VERSIONS))
+    torch: Torch = "debian"
+    launchers: bool = True
+    ssh_port: int | None = None
+    workspace: Path = Field(default_factory=default_workspace)
+    clone: Path = ROOT
+    job_uid: int | None = None
+    """uid of alice, as whom jobs run; None until it is made."""
+
+    @property
+    def flavour(self) -> str:
+        return f"{self.slurm}-{self.torch}" + ("" if self.launchers else "-bare")
+
+    @property
+    def suite(self) -> str:
+        return VERSIONS[self.slurm]

@@ -1,0 +1,259 @@
+"""The one gateway to the Docker engine, over one connection: list, exec, logs, events. Compose does the rest."""
+
+import math
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from slurmbed.errors import CommandError, SlurmbedError
+from slurmbed.process import Result, last_lines
+
+PATIENCE = 30  # seconds for a request that should take milliseconds
+ENDED_LATE = 124  # exit status of coreutils' timeout
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """The engine's machine; memory in MiB. ``data`` is the folder where the engine keeps images and volumes."""
+
+    id: str
+    cpus: int
+    memory: int
+    data: str
+    limits_cpus: bool
+    limits_memory: bool
+    runtimes: tuple[str, ...]
+
+
+class Engine:
+    """A connection to the engine that the `docker` command talks to.
+
+    Raises:
+        SlurmbedError: it does not answer.
+    """
+
+    def __init__(self) -> None:
+        import docker  # it takes 0.2 s, which --help does not have
+
+        self.failures = (docker.errors.APIError, docker.errors.DockerException, OSError)
+        self.not_found = docker.errors.NotFound
+        with self.explained("connecting"):
+            self.api = docker.APIClient(
+                base_url=endpoint(), version="auto", timeout=PATIENCE, use_ssh_client=True, **tls_of_environment()
+            )
+
+    @contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """The SDK's errors as CommandError; that of an engine that is not there as SlurmbedError."""
+        import requests.exceptions  # comes with docker
+
+        try:
+            yield
+        except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+            raise no_answer(f"{what}: {error}") from error
+        except self.failures as error:
+            if what == "connecting":
+                raise no_answer(str(error)) from error
+            raise CommandError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
+
+    @cached_property
+    def info(self) -> EngineInfo:
+        with self.explained("docker info"):
+            found = self.api.info()
+        return EngineInfo(
+            id=found["ID"],
+            cpus=found["NCPU"],
+            memory=found["MemTotal"] >> 20,
+            data=found["DockerRootDir"],
+            limits_cpus=found["CpuCfsQuota"],
+            limits_memory=found["MemoryLimit"],
+            runtimes=tuple(found.get("Runtimes") or ()),
+        )
+
+    def version(self) -> str:
+        with self.explained("docker version"):
+            return self.api.version()["Version"]
+
+    def containers(self) -> list[dict[str, Any]]:
+        """What the engine lists of every container, running or not."""
+        with self.explained("docker ps"):
+            return self.api.containers(all=True)
+
+    def volumes(self) -> list[dict[str, Any]]:
+        with self.explained("docker volume ls"):
+            return self.api.volumes()["Volumes"] or []
+
+    def networks(self) -> list[dict[str, Any]]:
+        with self.explained("docker network ls"):
+            return self.api.networks()
+
+    def images(self, label: str) -> list[dict[str, Any]]:
+        """What the engine lists of every image with this label."""
+        with self.explained("docker images"):
+            return self.api.images(filters={"label": label})
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        with self.explained(f"docker inspect {container}"):
+            return self.api.inspect_container(container)
+
+    def logs(self, container: str, lines: int) -> str:
+        """The last lines that a container has printed."""
+        with self.explained(f"docker logs {container}"):
+            return self.api.logs(container, tail=lines).decode(errors="replace")
+
+    def remove_containers(self, names: Sequence[str]) -> None:
+        """Remove containers with their anonymous volumes; one that is not there is none to remove."""
+        for name in names:
+            with self.explained(f"docker rm {name}"):
+                try:
+                    self.api.remove_container(name, force=True, v=True)
+                except self.not_found:
+                    continue
+
+    def remove_images(self, ids: Sequence[str]) -> None:
+        for image in dict.fromkeys(ids):
+            with self.explained(f"docker rmi {image}"):
+                try:
+                    self.api.remove_image(image, force=True)
+                except self.not_found:
+                    continue
+
+    def exec(
+        self,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str = "root",
+        workdir: str | None = None,
+        timeout: float = 60,
+    ) -> Result:
+        """Run a command in a container to its end.
+
+        Args:
+            timeout: seconds, after which it is ended inside the container.
+
+        Raises:
+            CommandError: there is no such container, it does not run, or the command ran past ``timeout``.
+        """
+        running = self.start(container, argv, user=user, workdir=workdir, timeout=timeout)
+        for _ in running.lines():
+            pass
+        return running.result()
+
+    def start(
+        self,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str = "root",
+        workdir: str | None = None,
+        timeout: float = 60,
+    ) -> "RunningCommand":
+        """As ``exec``, but return as soon as the command runs."""
+        place = ["--workdir", workdir] if workdir else []
+        typed = ("docker", "exec", "--user", user, *place, container, *map(str, argv))
+        bounded = ["timeout", "--kill-after=5", f"{timeout:g}", *map(str, argv)]
+        with self.explained(shlex.join(typed)), self.patience(timeout + PATIENCE):
+            made = self.api.exec_create(container, bounded, user=user, workdir=workdir)["Id"]
+            stream = self.api.exec_start(made, stream=True, demux=True)
+        return RunningCommand(self, typed, made, stream, timeout)
+
+    @contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """Requests inside may be silent for so many seconds."""
+        before, self.api.timeout = self.api.timeout, math.ceil(seconds)
+        try:
+            yield
+        finally:
+            self.api.timeout = before
+
+    @contextmanager
+    def watched(self, project: str, died: Callable[[str], None]) -> Iterator[None]:
+        """While this runs, ``died`` is called with the name of each container of a Compose project that ends.
+
+        It is called on a thread of its own, over a connection of its own.
+        """
+        filters = {"type": "container", "event": "die", "label": f"com.docker.compose.project={project}"}
+        with self.explained("docker events"):
+            events = self.api.events(decode=True, filters=filters)
+
+        def listen() -> None:
+            try:
+                for event in events:
+                    died(event["Actor"]["Attributes"]["name"])
+            except (*self.failures, ValueError, AttributeError):  # the connection was closed below
+                return
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            events.close()
+
+
+class RunningCommand:
+    """A command that runs in a container; ``lines`` must be read to the end before ``result`` is asked for."""
+
+    def __init__(self, engine: Engine, typed: tuple[str, ...], exec_id: str, stream: Any, timeout: float):
+        self.engine, self.typed, self.exec_id, self.stream, self.timeout = engine, typed, exec_id, stream, timeout
+        self.end = time.monotonic() + timeout
+        self.stdout: list[bytes] = []
+        self.stderr: list[bytes] = []
+
+    def lines(self) -> Iterator[str]:
+        """Lines of standard output as they come, until the command has ended or ``stop`` is called."""
+        rest = b""
+        with self.engine.explained(shlex.join(self.typed)):
+            for stdout, stderr in self.stream:
+                self.stdout.append(stdout or b"")
+                self.stderr.append(stderr or b"")
+                *lines, rest = (rest + (stdout or b"")).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+
+    def stop(self) -> None:
+        """Hear no more of it, from any thread. The command itself goes on until its end or its time limit."""
+        self.stream.close()
+
+    def result(self) -> Result:
+        """What it left. CommandError if it ran past its time limit."""
+        with self.engine.explained(shlex.join(self.typed)):
+            code = self.engine.api.exec_inspect(self.exec_id)["ExitCode"]
+        output, errors = (b"".join(parts).decode(errors="replace") for parts in (self.stdout, self.stderr))
+        if code == ENDED_LATE and time.monotonic() >= self.end:
+            details = last_lines(output + errors)
+            raise CommandError(f"no end after {self.timeout:g} s: {shlex.join(self.typed)}", "", details)
+        return Result(self.typed, code, output, errors)
+
+
+def no_answer(detail: str) -> SlurmbedError:
+    where = os.environ.get("DOCKER_HOST")
+    reason = f"DOCKER_HOST={where} does not answer" if where else "the Docker engine does not answer"
+    hint = (
+        "start that engine, or unset DOCKER_HOST" if where else "make up starts it; slurmbed doctor checks this machine"
+    )
+    return SlurmbedError(reason, hint, last_lines(detail, 3))
+
+
+def endpoint() -> str | None:
+    """Where the `docker` command finds its engine: DOCKER_HOST, or the context in use; None for the usual socket."""
+    if named := os.environ.get("DOCKER_HOST"):
+        return named
+    from docker.context import ContextAPI  # as in Engine
+
+    context = ContextAPI.get_current_context()
+    return context.Host if context else None
+
+
+def tls_of_environment() -> Mapping[str, Any]:
+    """The `docker` command's TLS settings, where DOCKER_TLS_VERIFY or DOCKER_CERT_PATH asks for it."""
+    from docker.utils import kwargs_from_env  # as in Engine
+
+    found = kwargs_from_env()
+    return {"tls": found["tls"]} if found.get("tls") else {}

@@ -1,0 +1,96 @@
+"""What makes docker-compose.yml a cluster of N nodes, each with its slice of the host. Pure: values in, a dict out."""
+
+from collections.abc import Mapping, Sequence
+
+from slurmbed.project import BASE_FILE
+from slurmbed.spec import slurm_conf
+from slurmbed.spec.gpus import Gpus
+from slurmbed.spec.model import ClusterSpec
+from slurmbed.spec.slices import Slice
+
+OURS = "org.slurmbed"  # label: "cluster" on what belongs to a cluster, "image" and "base" on images
+CLONE_LABEL = "org.slurmbed.clone"  # the folder that a cluster was made from
+CHOICES_LABEL = "org.slurmbed.choices"  # what the cluster was made with, as JSON: there is no other record
+SPEC_LABEL = "org.slurmbed.spec"  # the configuration file that it was made with, as JSON
+SLICE_LABEL = "org.slurmbed.slice"  # of a node, as JSON
+SERVICES = ("db", "slurmdbd", "slurmctld", "login")
+NODES_IN_BASE_FILE = 2
+
+
+def overlay(slices: Sequence[Slice], spec: ClusterSpec | None, labels: Mapping[str, str]) -> dict:
+    """The overlay; ``labels`` go on every container."""
+    gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
+    services: dict[str, dict] = {name: {} for name in SERVICES}
+    for number, part in enumerate(slices, start=1):
+        services[f"node-{number}"] = node_service(number, slices[:number])
+        services[f"node-{number}"]["labels"] = verbatim({SLICE_LABEL: part.model_dump_json(exclude_defaults=True)})
+    for service in services.values():
+        service["labels"] = {**verbatim(labels), **service.get("labels", {})}
+    if gres := most_of_each_type(gpus):  # slurmctld must know all that nodes have
+        services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
+    if spec:
+        add_spec(services, spec)
+    for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
+        services[f"node-{number}"] = {"profiles": ["left-out"]}
+    return {"services": services}
+
+
+def node_service(number: int, slices: Sequence[Slice]) -> dict:
+    """The service of node-``number``, the last of ``slices``."""
+    part = slices[-1]
+    service: dict = {
+        "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
+        "cpus": part.cpu_limit,
+        "mem_limit": f"{part.memory_limit}m",
+    }
+    if part.gpus:
+        service["environment"]["NODE_GRES"] = part.gpus.gres
+        service.update(gpu_devices(part))
+    if part.features:
+        service["environment"].update(NODE_FEATURES=",".join(part.features), NODES_BEFORE=earlier_groups(slices))
+    if number > NODES_IN_BASE_FILE:
+        service["extends"] = {"file": str(BASE_FILE), "service": "node-1"}
+        service["hostname"] = f"node-{number}"
+    return service
+
+
+def most_of_each_type(gpus: Sequence[Gpus]) -> list[str]:
+    """The largest of gpu:h100:4 and gpu:h100:8, and the same for each other type."""
+    most: dict[str, Gpus] = {}
+    for each in filter(None, gpus):
+        most[each.slurm_type] = max(most.get(each.slurm_type, each), each, key=lambda one: one.count)
+    return [each.gres for each in most.values()]
+
+
+def earlier_groups(slices: Sequence[Slice]) -> str:
+    """One line per earlier node group: its last node number and its Slurm record."""
+    ends = [i for i in range(len(slices) - 1) if slices[i].features != slices[i + 1].features]
+    return "\n".join(f"{i + 1} {slices[i].record}" for i in ends)
+
+
+def add_spec(services: dict[str, dict], spec: ClusterSpec) -> None:
+    """Give slurmctld, login and the nodes the file's lines of slurm.conf and its mounts."""
+    environment = verbatim({"SLURM_CONF_LINES": "\n".join(slurm_conf.lines(spec))})
+    mounts = [
+        verbatim({"type": "bind", "source": mount.host, "target": mount.container, "read_only": mount.read_only})
+        for mount in spec.mounts
+    ]
+    for name, service in services.items():
+        if name in ("db", "slurmdbd"):
+            continue
+        service["environment"] = {**service.get("environment", {}), **environment}
+        if mounts and name != "slurmctld":
+            service["volumes"] = mounts
+
+
+def verbatim(values: Mapping) -> dict:
+    """Compose replaces ``$NAME`` by a variable; ``$$`` is a dollar."""
+    return {key: value.replace("$", "$$") if isinstance(value, str) else value for key, value in values.items()}
+
+
+def gpu_devices(part: Slice) -> dict:
+    """The keys of a service that give its container the GPUs. Slurm takes any device file for an emulated one."""
+    if not part.gpu_ids:
+        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(part.gpus.count)]}
+    devices = [{"driver": "nvidia", "device_ids": list(part.gpu_ids), "capabilities": ["gpu"]}]
+    return {"deploy": {"resources": {"reservations": {"devices": devices}}}}

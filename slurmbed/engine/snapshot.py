@@ -1,0 +1,193 @@
+"""One look at everything that the engine has. Whoever plans reads this, and asks the engine nothing more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slurmbed.engine.client import Engine, EngineInfo
+from slurmbed.engine.overlay import CHOICES_LABEL, CLONE_LABEL, OURS, SERVICES, SLICE_LABEL, SPEC_LABEL
+from slurmbed.project import BASE_FILE
+from slurmbed.spec.model import ClusterSpec
+from slurmbed.spec.slices import Slice
+
+PROJECT_LABEL = "com.docker.compose.project"
+SERVICE_LABEL = "com.docker.compose.service"
+MADE_BY_COMPOSE = "com.docker.compose.config-hash"  # label that only Compose's containers have, and no image
+SSH_PORT_INSIDE = 22
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container; ``state`` as Docker says, ``status`` for people, ``mounts`` from its folders to the host's."""
+
+    name: str
+    project: str
+    service: str
+    state: str
+    status: str
+    image_id: str
+    labels: Mapping[str, str]
+    mounts: Mapping[str, str]
+    ssh_port: int | None = None
+
+    @classmethod
+    def read(cls, listed: Mapping[str, Any]) -> "Container":
+        labels = listed["Labels"] or {}
+        ports = {each["PrivatePort"]: each.get("PublicPort") for each in listed["Ports"] or ()}
+        return cls(
+            name=min(listed["Names"], key=len).removeprefix("/"),  # links give a container more names, like /other/name
+            # A container that somebody else made from one of the images has that image's labels, Compose's among them.
+            project=labels.get(PROJECT_LABEL, "") if MADE_BY_COMPOSE in labels else "",
+            service=labels.get(SERVICE_LABEL, "") if labels.get("com.docker.compose.oneoff") == "False" else "",
+            state=listed["State"],
+            status=listed["Status"],
+            image_id=listed["ImageID"],
+            labels=labels,
+            mounts={each["Destination"]: each.get("Source", "") for each in listed["Mounts"] or ()},
+            ssh_port=ports.get(SSH_PORT_INSIDE),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def node_number(self) -> int | None:
+        prefix, _, number = self.service.rpartition("-")
+        return int(number) if prefix == "node" and number.isdigit() else None
+
+    @property
+    def slice(self) -> Slice | None:
+        """What a node's container was made with; None of others."""
+        text = self.labels.get(SLICE_LABEL)
+        return Slice.model_validate_json(text) if text else None
+
+
+@dataclass(frozen=True)
+class Named:
+    """A volume or a network; ``kind`` says which."""
+
+    kind: str
+    name: str
+    labels: Mapping[str, str]
+
+    @property
+    def project(self) -> str:
+        return self.labels.get(PROJECT_LABEL, "")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the engine had when it was looked at, seen from the cluster ``name``.
+
+    Args:
+        all_containers: those of every project, and of none.
+        named: volumes and networks.
+        images: ids of slurmbed's images by tag.
+    """
+
+    name: str
+    info: EngineInfo
+    all_containers: tuple[Container, ...]
+    named: tuple[Named, ...]
+    images: Mapping[str, str]
+
+    @classmethod
+    def take(cls, engine: Engine, name: str) -> "Snapshot":
+        named = [Named("volume", each["Name"], each["Labels"] or {}) for each in engine.volumes()]
+        named += [Named("network", each["Name"], each["Labels"] or {}) for each in engine.networks()]
+        images = {tag: image["Id"] for image in engine.images(OURS) for tag in image["RepoTags"] or ()}
+        containers = tuple(sorted(map(Container.read, engine.containers()), key=lambda each: each.name))
+        return cls(name, engine.info, containers, tuple(named), images)
+
+    @property
+    def containers(self) -> list[Container]:
+        """The containers of the cluster's services."""
+        return [each for each in self.all_containers if each.project == self.name and each.service]
+
+    @property
+    def services(self) -> dict[str, Container]:
+        return {each.service: each for each in self.containers}
+
+    @property
+    def nodes(self) -> dict[int, Container]:
+        return {each.node_number: each for each in self.containers if each.node_number}
+
+    @property
+    def highest_node(self) -> int:
+        return max(self.nodes, default=0)
+
+    @property
+    def exists(self) -> bool:
+        """Whether containers or volumes of the cluster are there."""
+        return bool(self.containers or any(each.project == self.name for each in self.named if each.kind == "volume"))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the containers that every cluster has all run."""
+        return all(name in self.services and self.services[name].is_running for name in SERVICES)
+
+    @property
+    def leftovers(self) -> list[str]:
+        """Containers, volumes and networks of the cluster that are there."""
+        return [f"container {each.name}" for each in self.containers] + [
+            f"{each.kind} {each.name}" for each in self.named if each.project == self.name
+        ]
+
+    @property
+    def strangers(self) -> list[str]:
+        """Containers, volumes and networks that have the cluster's name and were not made by slurmbed."""
+        file = yaml.safe_load(BASE_FILE.read_text())
+        own_names = {f"{self.name}_{each}" for each in (*file["volumes"], *file["networks"])}
+        found = [(f"container {each.name}", each.labels) for each in self.all_containers if each.project == self.name]
+        found += [
+            (f"{each.kind} {each.name}", each.labels)
+            for each in self.named
+            if each.project == self.name or each.name in own_names
+        ]
+        return sorted(name for name, labels in found if labels.get(OURS) != "cluster")
+
+    @property
+    def made_from(self) -> Path | None:
+        """The clone that containers and volumes were made from; None if there are none, or they do not say."""
+        everything = [each.labels for each in self.containers]
+        everything += [each.labels for each in self.named if each.project == self.name]
+        return next((Path(folder) for labels in everything if (folder := labels.get(CLONE_LABEL))), None)
+
+    @property
+    def choices(self) -> str | None:
+        """What the cluster was made with, as JSON; None if there are no containers that say so."""
+        return self._label(CHOICES_LABEL)
+
+    @property
+    def spec(self) -> ClusterSpec | None:
+        """The configuration file that the cluster was made with; None if it was made without."""
+        text = self._label(SPEC_LABEL)
+        return ClusterSpec.model_validate_json(text) if text else None
+
+    def _label(self, name: str) -> str | None:
+        return next((text for each in self.containers if (text := each.labels.get(name))), None)
+
+    @property
+    def slices(self) -> dict[int, Slice]:
+        """What the nodes' containers were made with, by number."""
+        return {number: part for number, each in self.nodes.items() if (part := each.slice)}
+
+    @property
+    def others_on_images(self) -> list[Container]:
+        """Containers of other projects, or of none, that were made from slurmbed's images."""
+        return [each for each in self.all_containers if OURS in each.labels and each not in self.containers]
+
+    def writers_to(self, workspace: Path) -> list[str]:
+        """Other clusters whose login node has this workspace."""
+        return sorted(
+            each.project
+            for each in self.all_containers
+            if each.service == "login"
+            and each.is_running
+            and each.project != self.name
+            and each.mounts.get("/workspace") == str(workspace)
+        )

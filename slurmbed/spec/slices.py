@@ -1,0 +1,199 @@
+"""What each node offers, and what its container is held to: the host's cores, memory and GPUs shared out. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from slurmbed.errors import UsageError
+from slurmbed.spec import gpus
+from slurmbed.spec.gpus import NO_GPUS, Gpus
+from slurmbed.spec.model import ClusterSpec, NodeGroup
+
+MIB_PER_CPU = 64  # DefMemPerCPU in slurm.conf
+
+
+class HostResources(Protocol):
+    """The machine that is shared out; memory in MiB."""
+
+    @property
+    def cpus(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def limits_cpus(self) -> bool: ...
+    @property
+    def limits_memory(self) -> bool: ...
+    def gpus(self) -> Sequence[str]:
+        """Names of the GPUs that containers can be given, in nvidia-smi's order. UsageError if there is none."""
+        ...
+
+    def gpu_names(self) -> Sequence[str]:
+        """Names of the GPUs that are there; empty if there is none."""
+        ...
+
+
+class Slice(BaseModel):
+    """What a node says it has, and what its container is held to.
+
+    ``memory`` in MiB; a limit of 0 is none. ``gpu_ids`` are nvidia-smi's numbers of the host's GPUs, empty for emulated
+    ones. ``features`` begin with the name of the node's group.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    cpus: int
+    memory: int
+    cpu_limit: int = 0
+    memory_limit: int = 0
+    gpus: Gpus = NO_GPUS
+    gpu_ids: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        return self.features[0] if self.features else ""
+
+    @property
+    def record(self) -> str:
+        """What the node's record in Slurm says of it."""
+        gres = [f"Gres={self.gpus.gres}"] if self.gpus else []
+        features = [f"Feature={','.join(self.features)}"] if self.features else []
+        return " ".join([f"CPUs={self.cpus}", f"RealMemory={self.memory}", *gres, *features])
+
+
+def plain_slices(
+    host: HostResources,
+    count: int,
+    kept: Mapping[int, Slice],
+    *,
+    cpus: int | None = None,
+    memory: int | None = None,
+    asked: Gpus | None = None,
+) -> list[Slice]:
+    """The slice of each of ``count`` nodes. Nodes that are there keep theirs; new ones share what is left.
+
+    Args:
+        kept: slices of nodes that are there, by the nodes' numbers.
+        cpus, memory, asked: what the user asks for each node: CPUs, MiB and GPUs.
+
+    Raises:
+        UsageError: it does not fit on the host, or differs from what the nodes have that are there.
+    """
+    kept = {number: part for number, part in kept.items() if number <= count}
+    had = next((part.gpus for part in kept.values()), NO_GPUS)
+    names = host.gpu_names() if asked and not asked.emulated else ()
+    wanted = had if asked is None else asked.on_host(names)
+    if kept and wanted != had:
+        raise UsageError(
+            f"GPUS={asked}: the nodes that are there were made with GPUS={had}",
+            "GPUS is chosen when a cluster is made: make clean, then make up",
+        )
+    # A cluster made with fewer CPUs than GPUs can start again and grow.
+    least_cpus = min([wanted.count, *(part.cpus for part in kept.values())])
+    new = slice_for(
+        host,
+        count,
+        cpus=cpus,
+        memory=memory,
+        taken=sum(part.memory for part in kept.values()),
+        kept=len(kept),
+        least_cpus=least_cpus,
+    )
+    for part in kept.values():
+        if (cpus and part.cpus != new.cpus) or (memory and part.memory != new.memory):
+            raise UsageError(
+                f"the nodes that are there have {part.cpus} CPUs and {part.memory} MiB",
+                "CPUS and MEMORY are chosen when a cluster is made: make clean, then make up",
+            )
+    taken_gpus = {gpu_id for part in kept.values() for gpu_id in part.gpu_ids}
+    missing = count - len(kept)
+    available = host.gpus() if missing and wanted and not wanted.emulated else ()
+    shares = iter(gpus.share_out(wanted, missing, available, taken_gpus))
+    return [
+        kept[n] if n in kept else new.model_copy(update={"gpus": wanted, "gpu_ids": next(shares)})
+        for n in range(1, count + 1)
+    ]
+
+
+def slice_for(
+    host: HostResources,
+    nodes: int,
+    *,
+    cpus: int | None = None,
+    memory: int | None = None,
+    taken: int = 0,
+    kept: int = 0,
+    least_cpus: int = 0,
+) -> Slice:
+    """The slice of each new node: an equal share of the host, or what the user asked for, checked.
+
+    Of ``nodes`` nodes ``kept`` are there already, with ``taken`` MiB; the others share the rest. More CPUs than the
+    host has may be offered, to rehearse a larger machine; memory may not. Without ``cpus`` a node offers ``least_cpus``
+    or more: a rank on each of its GPUs takes one.
+
+    Raises:
+        UsageError: more memory than the host has, or too little for the CPUs.
+    """
+    each_cpus = cpus or max(1, host.cpus // nodes, least_cpus)
+    usable = host.memory * 3 // 4
+    each_memory = memory or usable // nodes
+    if not memory and nodes > kept:
+        each_memory = min(each_memory, (host.memory - taken) // (nodes - kept))
+    total = taken + each_memory * (nodes - kept)
+    if total > host.memory:
+        raise UsageError(
+            f"MEMORY={each_memory}M for each of {nodes} nodes is {total} MiB; the host has {host.memory} MiB",
+            f"leave MEMORY out, or up to MEMORY={usable // nodes}M",
+        )
+    if each_memory < each_cpus * MIB_PER_CPU:
+        raise UsageError(
+            f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
+            "ask for fewer NODES, CPUS or GPUS; nodes that are there keep their memory until: make clean",
+        )
+    return Slice(
+        cpus=each_cpus,
+        memory=each_memory,
+        cpu_limit=min(each_cpus, host.cpus) if host.limits_cpus else 0,
+        memory_limit=each_memory if host.limits_memory else 0,
+    )
+
+
+def slices_of_spec(spec: ClusterSpec, host: HostResources, count: int, kept: Mapping[int, Slice]) -> list[Slice]:
+    """The slice of each of ``count`` nodes as its group says. What groups leave open is shared out evenly.
+
+    Raises:
+        UsageError: the host has too little memory or too few GPUs.
+    """
+    kept = {number: part for number, part in kept.items() if number <= count}
+    given = sum(group.count * group.memory for group in spec.nodes if group.memory)
+    open_nodes = sum(group.count for group in spec.nodes if not group.memory)
+    share = (host.memory * 3 // 4 - given) // max(open_nodes, 1)
+    if count > spec.size and not spec.nodes[-1].memory:  # nodes beyond the file's share what is left
+        taken = sum(part.memory for part in kept.values())
+        share = min(share, (host.memory - taken) // max(count - len(kept), 1))
+    slices: list[Slice] = []
+    for number in range(1, count + 1):
+        group = spec.group_of(number)
+        part = kept.get(number) or group_slice(group, host, spec.size, share)
+        if number not in kept and part.gpus and not part.gpus.emulated:
+            others = {gpu_id for each in (*slices, *kept.values()) for gpu_id in each.gpu_ids}
+            (gpu_ids,) = gpus.share_out(part.gpus, 1, host.gpus(), others)
+            part = part.model_copy(update={"gpu_ids": gpu_ids})
+        slices.append(part)
+    total = sum(part.memory for part in slices)
+    if total > host.memory:
+        raise UsageError(f"{count} nodes have {total} MiB; the host has {host.memory} MiB", "give them less memory")
+    return slices
+
+
+def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -> Slice:
+    """The slice of a node of ``group``; ``share`` MiB where the group says nothing of memory."""
+    memory = group.memory or share
+    if memory < 1:
+        raise UsageError(f"the other groups leave no memory for the nodes of {group.name}", "give them less memory")
+    cpus = group.cpus or max(1, host.cpus // nodes, group.gpus.count)
+    try:
+        part = slice_for(host, 1, cpus=cpus, memory=memory)
+    except UsageError as error:
+        raise UsageError(f"a node of the group {group.name}: {error.reason}", error.hint) from None
+    return part.model_copy(update={"gpus": group.gpus, "features": (group.name, *group.features)})

@@ -1,0 +1,97 @@
+"""scripts/wait-ready, on recorded states of nodes, and what the host makes of its lines."""
+
+import importlib.machinery
+import importlib.util
+import json
+
+import pytest
+
+from slurmbed.cluster.readiness import check_containers, stages
+from slurmbed.engine.snapshot import Container
+from slurmbed.errors import NotReady
+from slurmbed.project import ROOT
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script as a module, with commands that answer from ``answers``."""
+    loader = importlib.machinery.SourceFileLoader("wait_ready", str(ROOT / "scripts" / "wait-ready"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("wait_ready", loader))
+    loader.exec_module(module)
+    module.asked = []
+
+    def answer(*argv: str) -> str:
+        module.asked.append(argv)
+        return module.answers[argv[0]]
+
+    monkeypatch.setattr(module, "answer", answer)
+    return module
+
+
+def nodes(*states: str) -> dict[str, str]:
+    records = [
+        {"name": f"node-{i}", "state": state.split("+"), "partitions": ["main"]} for i, state in enumerate(states, 1)
+    ]
+    return {"scontrol": json.dumps({"nodes": records})}
+
+
+USUAL = "CLOUD+DYNAMIC_NORM"
+
+
+def test_idle_nodes_are_those_that_run_the_job(script):
+    script.answers = nodes(f"IDLE+{USUAL}", f"MIXED+{USUAL}", f"IDLE+{USUAL}+PLANNED", f"IDLE+{USUAL}")
+    assert script.idle_nodes(4) == {"main": ["node-1", "node-4"]}
+
+
+def test_a_node_beyond_those_that_are_asked_for_is_not_waited_for(script):
+    script.answers = nodes(f"IDLE+{USUAL}", f"DOWN+{USUAL}")
+    assert script.idle_nodes(1) == {"main": ["node-1"]}
+
+
+@pytest.mark.parametrize(
+    "state", ["DOWN+CLOUD", f"IDLE+{USUAL}+DRAIN", f"IDLE+{USUAL}+NOT_RESPONDING", "IDLE+CLOUD+POWERED_DOWN"]
+)
+def test_a_node_that_does_not_work_is_named_with_its_state(script, state):
+    script.answers = nodes(f"IDLE+{USUAL}", state)
+    with pytest.raises(script.Pending) as pending:
+        script.idle_nodes(2)
+    assert str(pending.value) == f"node-2 {state}"
+
+
+def test_a_node_that_has_not_come_is_named(script):
+    script.answers = nodes(f"IDLE+{USUAL}")
+    with pytest.raises(script.Pending, match="not registered: node-2, node-3"):
+        script.idle_nodes(3)
+
+
+def test_a_job_on_fewer_nodes_than_asked_for_is_in_vain(script):
+    script.answers = {"srun": "7\n"}
+    with pytest.raises(SystemExit) as ended:
+        script.run_job("main", ["node-1", "node-2"], "")
+    assert ended.value.code == script.IN_VAIN
+
+
+@pytest.mark.parametrize(
+    ("rows", "done"), [("COMPLETED\nCOMPLETED\n", True), ("COMPLETED\nRUNNING\n", False), ("", False)]
+)
+def test_accounting_has_the_job_once_all_its_rows_are_completed(script, rows, done):
+    script.answers = {"sacct": rows}
+    if done:
+        script.accounted(["7"])
+    else:
+        with pytest.raises(script.Pending, match="accounting of job 7"):
+            script.accounted(["7"])
+
+
+def test_what_is_awaited_is_told_and_stages_are_reported():
+    reached: list[str] = []
+    lines = ['{"reached": "user"}', '{"waiting": "not registered: node-2"}', '{"reached": "nodes"}', "no such user"]
+    assert list(stages(iter(lines), reached.append)) == ["not registered: node-2", "no such user"]
+    assert reached == ["user", "nodes"]
+
+
+@pytest.mark.parametrize("state", ["exited", "dead", "restarting"])
+def test_a_container_that_has_ended_is_said_at_once(state):
+    ended = Container("c-db-1", "c", "db", state, "Exited (1) 2 seconds ago", "sha256:1", {}, {})
+    with pytest.raises(NotReady, match=r"db: Exited \(1\)"):
+        check_containers([ended])
