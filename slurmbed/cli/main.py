@@ -15,7 +15,9 @@ from slurmbed.cli import doctor
 from slurmbed.cluster.cluster import USER, Cluster
 from slurmbed.cluster.host import MAX_NODES, whole_number
 from slurmbed.cluster.plan import DEFAULT_NODES, Settings
-from slurmbed.course import bubble, collectives, comparing, launchers, mnist, training
+from slurmbed.course import bubble, collectives, launchers, mnist
+from slurmbed.course import compare as comparing
+from slurmbed.course import train as training
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import Interrupted
 from slurmbed.slurm.parse import Node
