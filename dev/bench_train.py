@@ -16,8 +16,8 @@ from rich.table import Table
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.host import whole_number
 from slurmbed.cluster.plan import WORKSPACE, Settings
-from slurmbed.course import prepare
-from slurmbed.course.training import Run
+from slurmbed.course import data
+from slurmbed.course.runs import Run
 from slurmbed.errors import UsageError
 
 TIMEOUT = 1800  # seconds for one job
@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> None:
         outcomes: dict[Row, list[Outcome]] = {row: [] for row in ROWS}
         try:
             cluster.up()
-            text = prepare.text(cluster, args.text)
+            text = data.text(cluster, args.text)
             for seed in seeds:
                 for row in ROWS:
                     outcome = train(cluster, workspace, row, text.path, seed)

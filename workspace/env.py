@@ -4,7 +4,6 @@ import json
 import os
 import socket
 from dataclasses import dataclass
-from itertools import count
 
 # Launcher -> its names of (rank, world size, local rank). The first whose rank is set counts: srun may start torchrun,
 # and mpirun starts its daemons by srun, so that srun's come last. torchrun's are also those of accelerate, DeepSpeed,
@@ -101,19 +100,12 @@ def announce(record):
 
 
 def begins(env, config):
-    """Whether a run with `resume` auto or none begins anew: the first step of a job that was not queued again.
+    """Whether a run with `resume` auto or none begins anew: in the first step of a job that was not queued again.
 
-    What is in its folder then is of another job: job ids begin at 1 again with every cluster. But not if the folder is
-    younger than the job: then a launcher has started the ranks again.
+    A folder that it finds then belongs to another job, for job ids begin at 1 again on a new cluster. But a folder that
+    is younger than the job is its own: a launcher has started the ranks again.
     """
     first = env.job_id is not None and env.restarts == 0 and env.step in (None, "0")
     folder = config.run_path()
     own = env.started is not None and folder.exists() and folder.stat().st_mtime >= env.started
     return first and not own and not config.run_dir and config.resume in ("", "auto")
-
-
-def set_aside(folder):
-    """Rename what an earlier job left, if there is anything."""
-    if folder.exists():
-        earlier = (folder.with_name(f"{folder.name}-earlier-{number}") for number in count(1))
-        folder.rename(next(path for path in earlier if not path.exists()))

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import communication
+import earlier
 import env as environment
 import mnist_checkpoint as checkpoint
 import mnist_config as configuration
@@ -69,7 +70,7 @@ class Run:
         self.first_epoch = resumed["epoch"] if resumed else 0
         self.folder = config.run_path()
         if self.chief and environment.begins(env, config):
-            environment.set_aside(self.folder)
+            earlier.set_aside(self.folder)
         agree = {"data": digits.sha256(), "config": dataclasses.asdict(config), "first epoch": self.first_epoch}
         ranks = rendezvous.gather({"record": record, "amp": self.amp, **agree})
         for each in ranks:

@@ -27,6 +27,7 @@ import checkpoint
 import communication
 import config as configuration
 import data
+import earlier
 import env as environment
 import rendezvous
 import timeline
@@ -97,7 +98,7 @@ class Run:
     def make_folder(self):
         """The run's folder, without what an earlier run left in it that is not part of this one."""
         if environment.begins(self.env, self.config):
-            environment.set_aside(self.folder)
+            earlier.set_aside(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         checkpoint.drop_after(self.folder / "checkpoints", self.first_step)
         (self.folder / "summary.json").unlink(missing_ok=True)

@@ -1,11 +1,14 @@
-"""The pictures of a report, from what a run wrote: losses, the timeline of a step, who holds what. Matplotlib only."""
+"""Figures, drawn from the JSON files that programs of the workspace wrote; the shard map is in shard_map.py.
+
+These two modules alone import matplotlib, which takes half a second: import them when a figure is drawn.
+"""
 
 import io
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.transforms import Transform
 
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
@@ -38,37 +41,44 @@ def loss_figure(metrics: list[dict], text: str) -> Figure:
     steps, losses = zip(*evaluated(metrics, "step"), strict=True)
     axes.plot(steps, losses, color=BLUE, marker="o", markersize=4, label="validation (whole text)")
     axes.annotate(f"{losses[-1]:.3f}", (steps[-1], losses[-1]), xytext=(0, 8), textcoords="offset points", ha="right")
-    axes.set(xlabel="step", ylabel="loss, nats per character", title=text)
+    axes.set(xlabel="step", ylabel="loss, nats per character")
+    axes.set_title(text, parse_math=False)  # it is a file's name, which may have a $ in it
     axes.legend(frameon=False)
     return figure
 
 
 def evaluated(metrics: list[dict], over: str) -> list[tuple[float, float]]:
-    """(what ``over`` names, validation loss) of the lines that have one."""
+    """(the value of the field ``over``, validation loss) of the lines that have a validation loss."""
     return [(line[over], line["val_loss"]) for line in metrics if line["val_loss"] is not None]
 
 
 def compared_losses_figure(runs: dict[str, list[dict]], text: str) -> Figure:
-    """Losses of runs, by name: over steps, where they should be one, and over seconds, where the fastest wins."""
+    """Losses of runs, by name: over steps, where the curves should be the same, and over seconds.
+
+    Args:
+        runs: strategy -> lines of metrics.jsonl.
+        text: the text's name.
+    """
     figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for number, (name, metrics) in enumerate(runs.items()):
         color, style = STYLES[number % len(STYLES)]
-        # Curves that fall together stay visible: the first are drawn wide, the last narrow.
+        # Curves that coincide stay visible: the first is drawn widest, the last narrowest.
         width = 1.2 + 5 * (len(runs) - 1 - number) / max(1, len(runs) - 1) if number < len(runs) - 1 else 1.2
         for axes, over in ((left, "step"), (right, "elapsed_s")):
             losses = [line["train_loss"] for line in metrics]
             looks = {"color": color, "linestyle": style}
             axes.plot([m[over] for m in metrics], losses, **looks, linewidth=width if axes is left else 1.4, label=name)
             axes.plot(*zip(*evaluated(metrics, over), strict=True), color=color, marker="o", markersize=4, linestyle="")
-    left.set(xlabel="step", ylabel="loss, nats per character", title=f"{text}: training, and ● validation")
+    left.set(xlabel="step", ylabel="loss, nats per character")
+    left.set_title(f"{text}: training, and ● validation", parse_math=False)
     right.set(xlabel="seconds, with evaluation and saving", title="the same over time", xlim=(0, None))
     right.legend(frameon=False)
     return figure
 
 
 def shares(rank: dict) -> dict[str, float]:
-    """Of a lane of timeline.json: the shares of the step in compute, transfer and idle."""
+    """The shares of a step that a rank of timeline.json spent in compute, transfer and idle."""
     total = rank["spans"][-1][2] - rank["spans"][0][1]
     found = dict.fromkeys(SHARES, 0.0)
     for kind, start, stop in rank["spans"]:
@@ -77,9 +87,13 @@ def shares(rank: dict) -> dict[str, float]:
 
 
 def timeline_figure(timelines: dict[str, dict]) -> Figure:
-    """Lanes of one step on every rank, by name of the run, all on one axis of milliseconds.
+    """One step of each run: a lane for each rank, on one axis of milliseconds.
 
-    Each lane has its shares of compute, transfer and idle beside it, and below it, thin, the collectives that overlap.
+    Beside each lane stand its shares of compute, transfer and idle. A thin bar below it shows collectives that overlap
+    with computing.
+
+    Args:
+        timelines: title -> timeline.json.
     """
     shown = {name: timeline["ranks"][:MOST] for name, timeline in timelines.items()}
     heights = [len(ranks) + 0.4 for ranks in shown.values()]
@@ -108,7 +122,7 @@ def timeline_figure(timelines: dict[str, dict]) -> Figure:
 
 
 def draw_lane(axes: Axes, row: int, rank: dict, longest: float) -> None:
-    """One rank: its spans, the collectives beside them, and its shares."""
+    """The lane of one rank: its spans, the collectives that overlap with them, and its shares."""
     for kind in KINDS:
         spans = [(1e3 * start, 1e3 * (stop - start)) for which, start, stop in rank["spans"] if which == kind]
         axes.broken_barh(spans, (row - 0.35, 0.56), color=KINDS[kind], linewidth=0)
@@ -119,113 +133,87 @@ def draw_lane(axes: Axes, row: int, rank: dict, longest: float) -> None:
 
 
 def beside_lanes(axes: Axes, column: str, text: str, place: tuple, transform: Transform, up: int) -> None:
-    """Write into a column of SHARES, ``up`` points above the place."""
+    """Write into a column of SHARES, ``up`` points above the position ``place``."""
     looks = {"fontsize": 8, "ha": "center", "va": "center" if up == 0 else "bottom"}
     axes.annotate(text, place, (SHARES[column], up), xycoords=transform, textcoords="offset points", **looks)
 
 
-def shown_parameters(shards: dict) -> list[str]:
-    """Names of the matrices that a shard map shows: the embedding, those of the first block, the head."""
-    first = min((name.split(".")[1] for name in shards if name.startswith("blocks.")), key=int, default="")
-    return [
-        name
-        for name, place in shards.items()
-        if len(place["shape"]) == 2 and (not name.startswith("blocks.") or name.startswith(f"blocks.{first}."))
-    ]
+BUBBLE_COLORS = {"forward": "#9bb8d3", "backward": "#1f4e79", "idle": "#f3e3d0"}
 
 
-def holders(shards: list[dict], name: str) -> dict[tuple, list[int]]:
-    """Which ranks hold which part of a parameter: (dimension, start, stop) -> ranks; (None, 0, 0) is all of it."""
-    found: dict[tuple, list[int]] = {}
-    for rank, names in enumerate(shards):
-        if place := names.get(name):
-            part = (place["dimension"], place["start"], place["stop"])
-            if place["dimension"] is None or place["stop"] > place["start"]:
-                found.setdefault(part, []).append(rank)
-    return found
+def bubble_figure(measured: dict) -> Figure:
+    """One step of a pipeline for each number of microbatches: a lane for each stage, time in ms from left to right.
 
-
-def shard_figure(shards: list[dict], title: str) -> Figure:
-    """Embedding, matrices of the first block, and head, to scale, in the colours of the ranks that hold them.
-
-    Where the blocks are on different ranks (pipeline) a row of all blocks says which is where.
+    Args:
+        measured: bubble.json, as workspace/bubble.py writes it: a row for each number of microbatches, with the idle
+            time (theory and measured, as shares of the step) and, for each rank, spans of (kind, microbatch, start,
+            end) in seconds.
     """
-    everything = {name: place for names in shards for name, place in names.items()}
-    names = shown_parameters(everything)
-    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
-    axes = figure.subplots()
-    figure.suptitle(title, fontsize=11)
-    axes.set_aspect("equal")
-    tallest = max(everything[name]["shape"][0] for name in names)
-    gap, left = 0.16 * tallest, 0.0
-    for name in names:
-        rows, columns = everything[name]["shape"]
-        for (dimension, start, stop), ranks in holders(shards, name).items():
-            x, y, wide, high = left, 0, columns, rows
-            if dimension == 0:
-                y, high = start, stop - start
-            elif dimension == 1:
-                x, wide = left + start, stop - start
-            draw_part(axes, (x, y, wide, high), ranks, len(shards))
-        layer = name.removesuffix(".weight").split(".", 2)[-1] if name.startswith("blocks.") else name.split(".")[0]
-        words = layer.replace(".", ".\n").replace("_", "_\n")
-        axes.text(left + columns / 2, -0.03 * tallest, words, ha="center", va="bottom", fontsize=8)
-        axes.text(left + columns / 2, rows + 0.03 * tallest, f"{rows} x {columns}", ha="center", va="top", fontsize=8)
-        left += max(columns, 0.2 * tallest) + gap
-    bottom = tallest * 1.12
-    if blocks := blocks_apart(shards):
-        bottom = draw_blocks(axes, blocks, len(shards), left - gap, bottom)
-    axes.set(xlim=(-0.02 * tallest, left - gap + 0.02 * tallest), ylim=(bottom, -0.2 * tallest))
-    axes.axis("off")
-    whole = Patch(facecolor="#eeeeee", edgecolor="#888888", hatch="///", label="every rank")
-    held = sorted({tuple(ranks) for name in names for ranks in holders(shards, name).values()})
-    some = [ranks for ranks in held if len(ranks) < len(shards) or len(shards) == 1]
-    legend = [
-        Patch(color=RANKS[ranks[0] % len(RANKS)], label=f"rank{'s' * (len(ranks) > 1)} {joined(ranks)}")
-        for ranks in some[:MOST]
-    ]
-    legend += [whole] if len(some) < len(held) else []
-    figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=9)
+    rows, hosts = measured["rows"], [rank["host"] for rank in measured["placement"]]
+    names = [f"stage {stage} on {host}" for stage, host in enumerate(hosts)]
+    figure = Figure(figsize=(11, 1 + (0.55 + 0.36 * len(hosts)) * len(rows)), layout="constrained")
+    for axes, row in zip(figure.subplots(len(rows), squeeze=False, sharex=True)[:, 0], rows, strict=True):
+        draw_stages(axes, row["spans"])
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.spines[:].set_visible(False)
+        count = f"{row['microbatches']} microbatch{'es' * (row['microbatches'] > 1)}"
+        title = f"{count}: {row['measured']:.0%} idle, theory {row['theory']:.0%}"
+        axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel("ms since the step began; each span has its microbatch's number")
+    patches = [Patch(color=color, label=kind) for kind, color in BUBBLE_COLORS.items()]
+    figure.legend(handles=patches, loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 
-LEGIBLE = 20  # rows or columns of a matrix that the number of a rank fits into
+def draw_stages(axes: Axes, stages: list[list]) -> None:
+    """The lanes of one step: a bar for the whole step, idle, and on it the spans of each stage."""
+    first = min(start for spans in stages for _, _, start, _ in spans)
+    last = max(end for spans in stages for *_, end in spans)
+    for stage, spans in enumerate(stages):
+        axes.barh(stage, 1000 * (last - first), color=BUBBLE_COLORS["idle"])
+        for kind, microbatch, start, end in spans:
+            left, width = 1000 * (start - first), 1000 * (end - start)
+            axes.barh(stage, width, left=left, color=BUBBLE_COLORS[kind], edgecolor="white", linewidth=0.5)
+            color = "white" if kind == "backward" else "black"
+            looks = {"ha": "center", "va": "center", "fontsize": 7, "color": color, "clip_on": True}
+            axes.text(left + width / 2, stage, str(microbatch), **looks)
 
 
-def draw_part(axes: Axes, box: tuple, ranks: list[int], world_size: int) -> None:
-    """A part of a matrix, in the colour of the first of the ranks that hold it; hatched where all of several do."""
-    x, y, wide, high = box
-    if 1 < world_size == len(ranks):
-        looks = {"facecolor": "#eeeeee", "edgecolor": "#888888", "hatch": "///", "linewidth": 0.5}
-    else:
-        looks = {"facecolor": RANKS[ranks[0] % len(RANKS)], "edgecolor": "white", "linewidth": 1}
-        if wide >= LEGIBLE * (2 * len(ranks) - 1) and high >= LEGIBLE:
-            axes.text(x + wide / 2, y + high / 2, joined(ranks), ha="center", va="center", fontsize=9)
-    axes.add_patch(Rectangle((x, y), wide, high, **looks))
+SIZES = [(1 << 10, "1 KiB"), (1 << 14, "16 KiB"), (1 << 18, "256 KiB"), (1 << 22, "4 MiB"), (1 << 26, "64 MiB")]
+LIMITS = {"one_way": ("iperf3, one way", ":"), "both_ways": ("iperf3, each way of both at once", "--")}
 
 
-def joined(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+def collectives_figure(measured: dict) -> Figure:
+    """Latency and bus bandwidth of collectives over size, with what iperf3 measured as lines.
 
-
-def blocks_apart(shards: list[dict]) -> list[list[int]]:
-    """The ranks that hold each block, if they are not the same for all of them."""
-    found: dict[int, set[int]] = {}
-    for rank, names in enumerate(shards):
-        for name in names:
-            if name.startswith("blocks."):
-                found.setdefault(int(name.split(".")[1]), set()).add(rank)
-    blocks = [sorted(found[number]) for number in sorted(found)]
-    return blocks if len({tuple(ranks) for ranks in blocks}) > 1 else []
-
-
-def draw_blocks(axes: Axes, blocks: list[list[int]], world_size: int, width: float, top: float) -> float:
-    """A row of blocks below the matrices; returns where it ends."""
-    each, high = width / len(blocks), 0.06 * width
-    for number, ranks in enumerate(blocks):
-        draw_part(axes, (number * each, top, 0.96 * each, high), ranks, world_size)
-        axes.text((number + 0.48) * each, top + 1.1 * high, f"block {number}", ha="center", va="top", fontsize=8)
-    return top + 2.1 * high
+    Args:
+        measured: collectives.json, as workspace/bench_collectives.py writes it.
+    """
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    latency, bandwidth = figure.subplots(1, 2)
+    for number, label in enumerate(dict.fromkeys(row["label"] for row in measured["rows"])):
+        rows = [row for row in measured["rows"] if row["label"] == label]
+        sizes, style = [row["bytes"] for row in rows], {"marker": "os^Dv"[number % 5], "markersize": 4}
+        latency.plot(sizes, [row["seconds"] * 1e3 for row in rows], label=label, **style)
+        bandwidth.plot(sizes, [row["bus_bandwidth"] / 1e9 for row in rows], **style)
+    for name, (label, dashes) in LIMITS.items():
+        if limit := measured["limits"][name]:
+            bandwidth.axhline(limit / 1e9, color="black", linestyle=dashes, label=label)
+    largest = max(row["bytes"] for row in measured["rows"])
+    ticks = {size: text for size, text in SIZES if size <= largest}
+    for axes in (latency, bandwidth):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.set(xlabel="size of the whole tensor")
+        axes.grid(alpha=0.3)
+    latency.set(yscale="log", ylabel="latency, ms")
+    bandwidth.set(ylim=(0, None), ylabel="bus bandwidth, GB/s")
+    latency.legend(frameon=False)
+    if any(measured["limits"].values()):
+        bandwidth.legend(frameon=False, loc="upper left")
+    figure.suptitle(f"Collectives over {measured['ranks']} nodes")
+    return figure
 
 
 def png(figure: Figure) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of a workspace, used on the host. Every job may write there: no link is followed, and no pipe is waited for."""
+"""Reading a workspace's files safely on the host. Every job may write there: links are not followed, pipes not read."""
 
 import os
 import stat
@@ -13,15 +13,18 @@ LARGEST = 64 << 20  # bytes
 
 @contextmanager
 def opened(workspace: Path, path: str) -> Iterator[int | None]:
-    """A descriptor of a file or folder, its path given from the workspace; None if it is not there.
+    """A file descriptor of a file or folder; None if it does not exist.
+
+    Args:
+        path: its path from the workspace.
 
     Raises:
-        SlurmbedError: it, or a folder on the way, is a link.
+        SlurmbedError: the path, or a folder in it, is a symbolic link.
     """
     here = os.open(workspace, os.O_RDONLY)
     try:
-        for part in Path(path).parts:
-            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
+        for name in Path(path).parts:
+            inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
             os.close(here)
             here = inner
     except FileNotFoundError:
@@ -37,17 +40,24 @@ def opened(workspace: Path, path: str) -> Iterator[int | None]:
             os.close(here)
 
 
-def read(workspace: Path, file: str) -> str | None:
-    """The text of a file, its path given from the workspace; None if it is not there.
+def read(workspace: Path, path: str, since: float = 0.0) -> str | None:
+    """The text of a file; None if it does not exist, or was last written before ``since``.
+
+    Args:
+        path: its path from the workspace.
+        since: seconds since 1970.
 
     Raises:
-        SlurmbedError: it, or a folder on the way, is a link; it is no regular file, or larger than 64 MiB.
+        SlurmbedError: the path, or a folder in it, is a symbolic link; the file is not a regular one, or is larger than
+            64 MiB.
     """
-    with opened(workspace, file) as descriptor:
+    with opened(workspace, path) as descriptor:
         if descriptor is None:
             return None
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-            raise SlurmbedError(f"{workspace / file} is no regular file of up to {LARGEST >> 20} MiB")
-        with open(descriptor, "rb", closefd=False) as file_object:
-            return file_object.read(LARGEST).decode(errors="replace")
+            raise SlurmbedError(f"{workspace / path} is not a regular file of at most {LARGEST >> 20} MiB")
+        if found.st_mtime < since:
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""`make launchers`: every launcher of workspace/launchers starts the same programs; where their ranks ran is proved."""
+"""`make launchers`: start the same two programs by every launcher of workspace/launchers, and prove where ranks ran."""
 
 import json
 import re
@@ -11,16 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import USER, Cluster
-from slurmbed.course import prepare, training
+from slurmbed.course import data, runs
+from slurmbed.course.follow import check_alone
+from slurmbed.course.runs import Run
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
 from slurmbed.slurm import client as slurm
 from slurmbed.slurm import parse
 
-RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one for each GPU
-SAME = 1e-3  # by how much losses may differ: other numbers of ranks, or NCCL, sum in another order
-LIMIT = 300  # seconds for one job; the scripts' own bounds are shorter
-OWN_LIMIT = 1000  # seconds for a program that submits, waits, and cancels its job in time by itself
+RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one rank for each GPU
+SAME = 1e-3  # largest difference of losses: other numbers of ranks, and NCCL, add in another order
+LIMIT = 300  # seconds for one job; the scripts' own time limits are shorter
+OWN_LIMIT = 1000  # seconds for a program that submits a job, waits for it, and cancels it when it takes too long
 SUM = ("launchers/distributed_sum.py",)
 TRAINING = (
     *("train.py", "--parallel", "ddp", "--steps", "5", "--eval-every", "5"),
@@ -30,7 +32,13 @@ TRAINING = (
 
 @dataclass(frozen=True)
 class Launcher:
-    """A script of workspace/launchers; ``by_slurm``: whether each rank is a task of Slurm's."""
+    """A script of workspace/launchers.
+
+    Attributes:
+        by_slurm: whether each rank is a Slurm task; else a task, or the job itself, starts several.
+        started_by, rank_0, survives: who starts the ranks, how rank 0 is found, and which failures the launcher
+            survives; cells of the table.
+    """
 
     name: str
     script: str
@@ -41,29 +49,38 @@ class Launcher:
 
     @property
     def one_node(self) -> bool:
+        """Whether it can start ranks on one node only."""
         return self.name == "multiprocessing"
 
-    def words(self, nodes: int, per_node: int, program: tuple[str, ...]) -> list[str]:
-        """What a user types to start ``per_node`` ranks of the program on each of ``nodes`` nodes."""
+    def command(self, nodes: int, per_node: int, program: tuple[str, ...]) -> list[str]:
+        """What a user types on the login node to start ``per_node`` ranks of a program on each of ``nodes`` nodes.
+
+        Args:
+            program: the program's file, from the workspace, and its arguments.
+        """
         script = f"launchers/{self.script}"
         if self.name == "hydra":
-            one_word = shlex.join(program).replace('"', '\\"')
-            return ["python3", script, f"nodes={nodes}", f"ranks={per_node}", f'program="{one_word}"']
+            quoted = shlex.join(program).replace('"', '\\"')
+            return ["python3", script, f"nodes={nodes}", f"ranks={per_node}", f'program="{quoted}"']
         if self.script.endswith(".py"):
             return ["python3", script, "--nodes", str(nodes), "--ranks", str(per_node), *program]
-        # A launcher of which Slurm starts one on each node needs a CPU for each of its ranks.
+        # Where Slurm starts one launcher on each node, that task needs a CPU for each of its ranks.
         tasks = f"--ntasks-per-node={per_node}" if self.by_slurm else f"--cpus-per-task={per_node}"
         return ["sbatch", f"--nodes={nodes}", f"--gpus-per-node={per_node}", tasks, script, *program]
 
-    def sum_words(self, torch: str) -> tuple[str, ...]:
-        """What proves a launch; MPI's launchers prove MPI, where the flavour of torch has it."""
+    def sum_program(self, torch: str) -> tuple[str, ...]:
+        """The program that proves a launch; MPI's launchers prove MPI too, if torch was built with it.
+
+        Args:
+            torch: where torch comes from, as in TORCH=debian.
+        """
         by_mpi = self.script in ("pmix.sbatch", "mpirun.sbatch") and torch == "debian"
         return (*SUM, "--backend", "mpi") if by_mpi else SUM
 
 
 FIRST = "first node of the list"
 STORE = "a store on the first node"
-# name, script, whether each rank is a task of Slurm's, who starts the ranks, how rank 0 is found, what it survives
+# name, script, whether each rank is a Slurm task, who starts the ranks, how rank 0 is found, what it survives
 TABLE = (
     ("srun", "srun.sbatch", True, "Slurm", FIRST, "nothing"),
     ("pmix", "pmix.sbatch", True, "Slurm", "by PMIx; with gloo the first node", "nothing"),
@@ -87,48 +104,54 @@ LAUNCHERS = {row[0]: Launcher(*row) for row in TABLE}
 
 @dataclass(frozen=True)
 class Proof:
-    """A job that a launcher started, its ranks where Slurm says; seconds from sbatch to the first collective."""
+    """A launcher's job whose ranks ran where Slurm says.
+
+    Attributes:
+        seconds: from submission to the first collective.
+    """
 
     placed: list[slurm.Placed]
     log: str
     seconds: float
 
 
-def start(cluster: Cluster, words: list[str]) -> tuple[str, str]:
-    """Run what ``Launcher.words`` gives to its end: the job's id, and its log.
+def start(cluster: Cluster, command: list[str]) -> tuple[str, str]:
+    """Run a command of ``Launcher.command`` to the job's end; returns the job's id and its log.
 
     Raises:
         JobFailed: with the last log lines.
-        WaitTimeout: it was not over in time. Then, and if interrupted, it is cancelled.
+        WaitTimeout: the job took too long. Then, and after Ctrl-C, it is cancelled.
     """
-    if words[0] == "sbatch":
-        job_id = cluster.slurm.submit("--output=runs/%j.log", *words[1:])
-        files = training.Run(cluster.workspace(), job_id)
+    if command[0] == "sbatch":
+        since = runs.now()
+        job_id = cluster.slurm.submit("--output=runs/%j.log", *command[1:])
+        job_run = Run(cluster.workspace(), job_id, since)
         try:
-            cluster.slurm.wait_completed(job_id, LIMIT, log=files.log)
+            cluster.slurm.wait_completed(job_id, LIMIT, log=job_run.log)
         except JobFailed:
             raise
-        except BaseException:  # too late, or interrupted
+        except BaseException:  # took too long, or was interrupted
             cluster.slurm.cancel(job_id)
             raise
-        return job_id, files.log()
-    argv = cluster.compose.exec_argv("login", words, USER, ("--workdir", "/workspace"))
+        return job_id, job_run.log()
+    argv = cluster.compose.exec_argv("login", command, USER, ("--workdir", "/workspace"))
     done = run(argv, timeout=OWN_LIMIT)
     found = re.search(r"^submitted job (\d+)", done.stdout, re.MULTILINE)
     if not done.ok or not found:
-        raise JobFailed(f"{' '.join(words)} ended with {done.returncode}", "", last_lines(done.output))
+        raise JobFailed(f"{shlex.join(command)}: exit status {done.returncode}", "", last_lines(done.output))
     return found[1], done.stdout
 
 
 def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Proof:
-    """The sum by the launcher: right, and every rank is there once and where Slurm says, as many on each node.
+    """Have the launcher start the program that sums over all ranks, ``per_node`` of them on each of ``nodes`` nodes.
 
     Raises:
-        JobFailed, PlacementError: which of it does not hold.
+        JobFailed: the job failed, or the sum is wrong.
+        PlacementError: a rank is missing, or ran on another node than Slurm says.
     """
     submitted = time.time()
-    words = launcher.sum_words(cluster.choices().torch)
-    job_id, placed, log = run_program(cluster, launcher, nodes, per_node, words)
+    program = launcher.sum_program(cluster.choices().torch)
+    job_id, placed, log = run_program(cluster, launcher, nodes, per_node, program)
     sums = re.findall(r'{"record": "sum".*', log)
     if len(sums) != 1 or log.count("all right") != 1:
         raise JobFailed(f"job {job_id} completed without its sum", "", last_lines(log))
@@ -138,8 +161,11 @@ def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Pr
 def run_program(
     cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, program: tuple[str, ...]
 ) -> tuple[str, list[slurm.Placed], str]:
-    """As ``start``, with the ranks where Slurm says. Raises also PlacementError."""
-    job_id, log = start(cluster, launcher.words(nodes, per_node, program))
+    """As ``start``, and prove where the ranks ran; returns the job's id, its placed ranks and its log.
+
+    Raises also PlacementError.
+    """
+    job_id, log = start(cluster, launcher.command(nodes, per_node, program))
     ranks = parse.parse_ranks(log)
     allocated = cluster.slurm.hostnames(cluster.slurm.job(job_id).nodelist)
     if launcher.by_slurm:
@@ -153,19 +179,20 @@ def run_program(
     return job_id, placed, log
 
 
-def training_words(text: prepare.TextRecord, ranks: int) -> tuple[str, ...]:
-    """A few steps of train.py on the prepared text, a batch that so many ranks can share, or a divisor of them."""
+def training_program(text: data.TextRecord, ranks: int) -> tuple[str, ...]:
+    """train.py for a few steps on the prepared text, with a batch that ``ranks`` ranks, or a divisor of it, share."""
     return (*TRAINING, "--batch-size", str(6 * ranks), "--text", text.path)
 
 
-def train(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, words: tuple[str, ...]) -> float:
-    """The validation loss that train.py leaves under the launcher. Raises as ``prove``."""
-    job_id, _, _ = run_program(cluster, launcher, nodes, per_node, words)
-    return training.Run(cluster.workspace(), job_id).summary()["val_loss"]
+def train(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, program: tuple[str, ...]) -> float:
+    """Have the launcher start ``training_program``'s result; returns its validation loss. Raises as ``prove``."""
+    since = runs.now()
+    job_id, _, _ = run_program(cluster, launcher, nodes, per_node, program)
+    return Run(cluster.workspace(), job_id, since).summary()["val_loss"]
 
 
 def require(names: str) -> list[Launcher]:
-    """The launchers of ``names``, with commas between; all if empty. UsageError if one is unknown."""
+    """The launchers ``names``, separated by commas; all if empty. UsageError if one is unknown."""
     asked = names.split(",") if names else list(LAUNCHERS)
     for name in asked:
         if name not in LAUNCHERS:
@@ -174,10 +201,10 @@ def require(names: str) -> list[Launcher]:
 
 
 def shape(cluster: Cluster) -> tuple[int, int]:
-    """How many nodes there are, and how many GPUs each has: so many ranks.
+    """The number of nodes, and the number of GPUs, and so of ranks, of each.
 
     Raises:
-        UsageError: the nodes have none, or fewer CPUs, or their image is without launchers.
+        UsageError: the nodes have no GPUs, or fewer CPUs than GPUs, or their image has no launchers.
     """
     again = f"make clean NAME={cluster.name}, then: make up NODES=2 GPUS=8"
     if cluster.choices().launchers == "0":
@@ -185,29 +212,31 @@ def shape(cluster: Cluster) -> tuple[int, int]:
     nodes = cluster.slurm.nodes()
     gpus = min(node.gpus for node in nodes)
     if not gpus:
-        raise UsageError("not all nodes have GPUs, by which launchers count ranks", again)
+        raise UsageError("not all nodes have GPUs, and launchers start a rank for each GPU", again)
     if min(node.cpus for node in nodes) < gpus:
-        raise UsageError(f"launchers take a CPU for each of the {gpus} GPUs of a node, and there are fewer", again)
+        raise UsageError(f"nodes have fewer CPUs than GPUs ({gpus}), and launchers need one for each GPU", again)
     return len(nodes), gpus
 
 
 def run_all(cluster: Cluster, console: Console, names: str) -> None:
-    """One launcher after another: the sum on all GPUs, then some steps of training; a table of all at the end.
+    """Try the launchers ``names`` (all if empty), one after another, and print a table of all.
+
+    Each starts the sum, a rank for each GPU, then some steps of training.
 
     Raises:
-        JobFailed: the names of those that did not end well, after all have run.
+        JobFailed: with the names of those that failed, after all have run; or their losses differ.
     """
     chosen, (nodes, gpus) = require(names), shape(cluster)
-    training.check_alone(cluster.name, cluster.workspace())
+    check_alone(cluster.name, cluster.workspace())
     few = nodes * min(gpus, max(1, RANKS_TO_TRAIN // nodes))
     fit = next(ranks for ranks in range(min(few, gpus), 0, -1) if few % ranks == 0)  # on one node
-    words = training_words(prepare.text(cluster), few)
+    program = training_program(data.text(cluster), few)
     rows, failed, losses = [], [], set()
     for each in chosen:
         size = 1 if each.one_node else nodes
         try:
             proof = prove(cluster, each, size, gpus)
-            loss = train(cluster, each, size, fit if each.one_node else few // nodes, words)
+            loss = train(cluster, each, size, fit if each.one_node else few // nodes, program)
         except SlurmbedError as error:
             console.print(f"{each.name}: {error}", style="red", markup=False, highlight=False)
             failed.append(each.name)
@@ -218,9 +247,9 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
         rows.append([each.name, each.started_by, each.rank_0, f"{proof.seconds:.0f}", each.survives])
     show(console, rows)
     if failed:
-        raise JobFailed(f"{len(failed)} of {len(chosen)} launchers did not end well: {', '.join(failed)}", "see above")
+        raise JobFailed(f"{len(failed)} of {len(chosen)} launchers failed: {', '.join(failed)}", "see above")
     if max(losses, default=0) - min(losses, default=0) > SAME:
-        raise JobFailed("ranks train the same under every launcher, but the losses above differ")
+        raise JobFailed("the losses above differ, and they should be the same under every launcher")
 
 
 def show(console: Console, rows: list[list[str]]) -> None:

@@ -1,49 +1,50 @@
-"""`make mnist`: submit the job that learns digits by torchrun, follow it, prove its placement, say its accuracy."""
+"""`make mnist`: learn MNIST's digits with several ranks a node, prove where they ran, show the accuracy."""
 
 from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.course import prepare, training
+from slurmbed.course import data
+from slurmbed.course.follow import check_alone, complete
 from slurmbed.slurm import client as slurm
 from slurmbed.slurm import parse
 
 
 def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
-    """Prepare, submit, follow, prove; returns the run's summary.
+    """Train on ``nodes`` nodes for ``epochs`` epochs, the program's default if empty; returns the run's summary.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    training.check_alone(cluster.name, cluster.workspace())
-    record = prepare.digits(cluster)
+    check_alone(cluster.name, cluster.workspace())
+    record = data.digits(cluster)
     console.print(f"{record.name}: {record.train:,} images to train on, {record.test:,} to test", markup=False)
     console.print(f"from {record.source}", highlight=False, markup=False)
-    words = ["--epochs", epochs] if epochs else []
-    words = [f"--nodes={nodes}", "jobs/mnist.sbatch", *words]
-    files, tasks = training.complete(cluster, console, words, described)
-    ranks = parse.parse_ranks(files.log())
+    arguments = [f"--nodes={nodes}", "jobs/mnist.sbatch", *(["--epochs", epochs] if epochs else [])]
+    job_run, tasks = complete(cluster, console, arguments, describe)
+    ranks = parse.parse_ranks(job_run.log())
     layout = slurm.block_layout(tasks, ranks)
-    show(console, files.summary(), slurm.placement(ranks, layout, files.job_id))
-    return files.summary()
+    show(console, job_run.summary(), slurm.placement(ranks, layout, job_run.job_id))
+    return job_run.summary()
 
 
-def described(metrics: list[dict]) -> tuple[str, str]:
-    """Where mnist.py is, and its throughput at the end of an epoch."""
+def describe(metrics: list[dict]) -> tuple[str, str]:
+    """How far mnist.py is, and its throughput if the last line ends an epoch; for ``follow.complete``."""
     last, tested = metrics[-1], [line["test_accuracy"] for line in metrics if line["test_accuracy"] is not None]
-    what = f"epoch {last['epoch']}  train {last['train_loss']:.3f}" + (f"  accuracy {tested[-1]:.2%}" if tested else "")
-    return what, f"{last['images_per_s']:,.0f} images/s" if last["test_accuracy"] is not None else ""
+    progress = f"epoch {last['epoch']}  train {last['train_loss']:.3f}"
+    progress += f"  accuracy {tested[-1]:.2%}" if tested else ""
+    return progress, f"{last['images_per_s']:,.0f} images/s" if last["test_accuracy"] is not None else ""
 
 
 def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
-    """Placement and accuracy."""
+    """Print where the ranks ran, and the accuracy."""
     table = Table(title="where the ranks ran: the log and Slurm agree")
-    for heading in ("rank", "node (log)", "node (Slurm)", "on the node", "what it trains on"):
+    for heading in ("rank", "node (log)", "node (Slurm)", "local rank", "what it trains on"):
         table.add_column(heading)
     for item in placed:
         rank = item.rank
-        table.add_row(str(rank.rank), rank.host, item.slurm_node, f"number {rank.local_rank}", rank.shard)
+        table.add_row(str(rank.rank), rank.host, item.slurm_node, str(rank.local_rank), rank.shard)
     console.print(table)
     console.print(
         f"{summary['epochs']} epochs on {summary['data']['name']}: test accuracy {summary['test_accuracy']:.2%} "

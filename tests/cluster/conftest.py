@@ -11,7 +11,7 @@ import pytest
 from slurmbed.cluster.cluster import USER, Cluster
 from slurmbed.cluster.host import job_uid
 from slurmbed.cluster.plan import WORKSPACE, Plan, Settings
-from slurmbed.course import prepare
+from slurmbed.course import data
 from slurmbed.engine.compose import BASE_FILE, ROOT, Slice, overlay
 from slurmbed.wait import Pending, wait_until
 
@@ -106,7 +106,7 @@ def cluster(docker_services) -> Cluster:
 @pytest.fixture(scope="session")
 def text(cluster) -> str:
     """The prepared text, as a path inside the workspace."""
-    return prepare.text(cluster).path
+    return data.text(cluster).path
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slurmbed.course import prepare
+from slurmbed.course import data
 from slurmbed.slurm import client as slurm
 from slurmbed.slurm import parse
 
@@ -12,8 +12,8 @@ ACCURACY = 0.985
 
 
 @pytest.fixture(scope="module")
-def digits(cluster) -> prepare.DigitsRecord:
-    return prepare.digits(cluster)
+def digits(cluster) -> data.DigitsRecord:
+    return data.digits(cluster)
 
 
 def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, digits):

@@ -1,7 +1,11 @@
 # What all job scripts begin with: `source jobs/launch.sh`, in the folder of submission, for Slurm runs a copy of the job
 # script in a spool folder, from which $0 does not lead back. Not a job by itself.
-# Sets MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS, and defines `launch`, which starts the ranks.
+# Sets an earlier run aside, sets MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS, and defines `launch`, which starts the
+# ranks.
 set -Eeuo pipefail
+
+# An earlier job with this id may have left a folder and a log, which are not to be mixed with this job's.
+python3 earlier.py
 
 # Rank 0 runs on the first node of the allocation, and everyone meets there. Not $(hostname), which behind srun would be
 # each rank's own, and no fallback to localhost, which would make each rank a world of one.

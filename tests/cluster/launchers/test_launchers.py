@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from slurmbed.course import launchers, prepare
+from slurmbed.course import data, launchers
 from slurmbed.course.launchers import LAUNCHERS
 from slurmbed.errors import JobFailed
 
@@ -39,7 +39,7 @@ def test_the_command_ends_with_a_table(pod):
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in NOT_ENDED_AT_ONCE])
 def test_a_rank_that_fails_ends_the_job_as_failed(pod, name, failing):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code [1-9]"):
-        launchers.start(pod, LAUNCHERS[name].words(2, 1, (failing,)))
+        launchers.start(pod, LAUNCHERS[name].command(2, 1, (failing,)))
 
 
 ACCELERATOR = """
@@ -62,7 +62,7 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 @pytest.fixture(scope="module")
 def training_words(pod_of_all) -> tuple[str, ...]:
-    return launchers.training_words(prepare.text(pod_of_all), ranks=2)
+    return launchers.training_program(data.text(pod_of_all), ranks=2)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed.course import prepare
+from slurmbed.course import data
 from slurmbed.slurm.parse import parse_ranks
 from slurmbed.wait import Pending, wait_until
 
@@ -91,7 +91,7 @@ def test_mpi_adds_up(pod_job, launch, program, by):
 
 
 def test_torchs_mpi_backend_trains(pod, pod_job, pod_workspace):
-    text = prepare.text(pod).path
+    text = data.text(pod).path
     job, log = pod_job(*MPI[0], *TRAINING, *MODEL, f"--text={text}", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
     summary = json.loads((pod_workspace / "runs" / job.id / "summary.json").read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmbed.course import prepare
+from slurmbed.course import data
 from slurmbed.slurm import parse
 
 RANK = "^python3 launchers/distributed_sum.py"
@@ -19,7 +19,7 @@ FIVE_STEPS = ("train.py", "--parallel=ddp", "--steps=5", "--log-every=1", *MODEL
 @pytest.fixture(scope="module")
 def text(pod_of_all) -> str:
     """The prepared text, as a path inside the workspace."""
-    return prepare.text(pod_of_all).path
+    return data.text(pod_of_all).path
 
 
 class Elastic:
@@ -140,7 +140,7 @@ def losses(workspace: Path, job: parse.Job) -> dict[int, float]:
 
 
 def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace):
-    prepare.digits(pod)
+    data.digits(pod)
     pod.slurm.runner(["mkdir", "-p", "logs"]).check()
     job_id = pod.slurm.submit("launchers/mnist/run_distributed.slurm", "--epochs", "2", "--limit", "4096")
     log = pod_workspace / "logs" / f"{job_id}.out"
@@ -158,7 +158,7 @@ def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace):
 
 
 def test_mnist_resumes_from_a_checkpoint_as_if_it_had_not_stopped(pod, pod_job):
-    prepare.digits(pod)
+    data.digits(pod)
     words = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2", "launchers/mnist/run_distributed.slurm")
     words += ("--limit", "512", "--least-accuracy", "0", "--checkpoints", "checkpoints/small", "--epochs", "2")
     _, straight = pod_job(*words)

@@ -3,7 +3,7 @@
 import matplotlib.colors
 import pytest
 
-from slurmbed.course.bubble import COLORS, IDLE, figure
+from slurmbed.course.figures import BUBBLE_COLORS, bubble_figure
 
 # 2 stages; a microbatch takes each 1 ms forward and 2 ms backward.
 ONE = [
@@ -17,7 +17,8 @@ FOUND = {
 
 
 def test_lanes():
-    (axes,) = figure(FOUND).axes
+    figure = bubble_figure(FOUND)
+    (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 0 on node-1", "stage 1 on node-2"]
     assert axes.get_title(loc="left") == "1 microbatch: 50% idle, theory 50%"
     bars = [bar for bar in axes.patches if bar.get_width()]
@@ -25,5 +26,6 @@ def test_lanes():
     expected = [(0, 0, 6), (0, 0, 1), (0, 4, 2), (1, 0, 6), (1, 1, 1), (1, 2, 2)]
     for found, wanted in zip(drawn, expected, strict=True):
         assert found == pytest.approx(wanted)
-    colors = [IDLE, COLORS["forward"], COLORS["backward"]] * 2
+    colors = [BUBBLE_COLORS[kind] for kind in ("idle", "forward", "backward")] * 2
     assert [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars] == colors
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["forward", "backward", "idle"]

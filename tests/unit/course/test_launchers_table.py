@@ -27,21 +27,21 @@ def test_every_script_of_the_folder_is_a_launcher():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "command"),
     [
         ("srun", "sbatch --nodes=4 --gpus-per-node=2 --ntasks-per-node=2 launchers/srun.sbatch"),
         ("torchrun", "sbatch --nodes=4 --gpus-per-node=2 --cpus-per-task=2 launchers/torchrun.sbatch"),
         ("submitit", "python3 launchers/submitit_job.py --nodes 4 --ranks 2"),
     ],
 )
-def test_what_a_user_types(name, words):
-    assert LAUNCHERS[name].words(4, 2, PROGRAM) == [*words.split(), *PROGRAM]
+def test_what_a_user_types(name, command):
+    assert LAUNCHERS[name].command(4, 2, PROGRAM) == [*command.split(), *PROGRAM]
 
 
-def test_hydra_takes_the_program_as_one_word():
-    words = LAUNCHERS["hydra"].words(4, 2, PROGRAM)
-    assert words[:4] == ["python3", "launchers/hydra_submitit.py", "nodes=4", "ranks=2"]
-    assert words[4] == "program=\"train.py --text 'it is.txt'\""
+def test_hydra_takes_the_program_as_one_argument():
+    command = LAUNCHERS["hydra"].command(4, 2, PROGRAM)
+    assert command[:4] == ["python3", "launchers/hydra_submitit.py", "nodes=4", "ranks=2"]
+    assert command[4] == "program=\"train.py --text 'it is.txt'\""
 
 
 def test_only():

@@ -1,4 +1,4 @@
-"""Data prepared in a container: on which network, with which words, and what is made of the answer."""
+"""Data prepared in a container: on which network, with which arguments, and what is made of the answer."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slurmbed.cluster.plan import Choices
-from slurmbed.course import prepare
+from slurmbed.course import data
 from slurmbed.errors import UsageError
 from slurmbed.process import Result
 
@@ -32,13 +32,13 @@ def engine(monkeypatch):
         def run(argv, *, stdin=None, **_):
             if argv[1] != "run":
                 return Result(tuple(argv), 0, "", "")
-            words = argv[argv.index("slurmbed-node:24.11-debian") + 1 :]
+            command = argv[argv.index("slurmbed-node:24.11-debian") + 1 :]
             network = argv[argv.index("--network") + 1]
-            runs.append((network, words, argv, stdin.read() if stdin else None))
-            ok, printed = answer(network, "pip" in words)
+            runs.append((network, command, argv, stdin.read() if stdin else None))
+            ok, printed = answer(network, "pip" in command)
             return Result(tuple(argv), 0 if ok else 1, printed if ok else "", "" if ok else printed)
 
-        monkeypatch.setattr(prepare, "run", run)
+        monkeypatch.setattr(data, "run", run)
         return runs
 
     return answering
@@ -47,11 +47,11 @@ def engine(monkeypatch):
 def test_the_program_runs_as_the_job_user_with_no_rights_and_gets_the_file(engine, tmp_path):
     (tmp_path / "hamlet.txt").write_text("words")
     runs = engine(lambda network, is_pip: (True, f"noise\n{json.dumps(RECORD)}"))
-    record = prepare.text(StandIn(), str(tmp_path / "hamlet.txt"))
+    record = data.text(StandIn(), str(tmp_path / "hamlet.txt"))
     assert (record.name, record.path, record.characters) == ("hamlet", "data/hamlet.txt", 4000)
-    ((network, words, argv, given),) = runs
+    ((network, command, argv, given),) = runs
     assert (network, given) == ("bridge", b"words")
-    assert words == ["python3", "data.py", "--text", "-", "--source", str(tmp_path / "hamlet.txt")]
+    assert command == ["python3", "data.py", "--text", "-", "--source", str(tmp_path / "hamlet.txt")]
     options = " ".join(argv)
     assert "--user 1234:1234 --volume /home/ada/workspace:/workspace" in options
     assert "--cap-drop ALL --security-opt no-new-privileges:true" in options
@@ -68,7 +68,7 @@ def test_the_program_runs_as_the_job_user_with_no_rights_and_gets_the_file(engin
 def test_the_hosts_network_is_for_where_containers_have_none(engine, bridge, host, networks):
     runs = engine(lambda network, is_pip: (is_pip and {"bridge": bridge, "host": host}[network], "no route"))
     with pytest.raises(UsageError, match=r"there is no MNIST to train on(.|\n)*no route"):
-        prepare.digits(StandIn())
+        data.digits(StandIn())
     assert [network for network, *_ in runs] == networks
 
 
@@ -76,4 +76,4 @@ def test_the_hosts_network_is_for_where_containers_have_none(engine, bridge, hos
 def test_an_answer_that_is_no_record_is_refused(engine, answer):
     engine(lambda network, is_pip: (True, answer))
     with pytest.raises(UsageError, match="no text to train on: its program printed no record"):
-        prepare.text(StandIn())
+        data.text(StandIn())

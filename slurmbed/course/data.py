@@ -1,6 +1,6 @@
-"""Data to train on, prepared by the workspace's own programs in a container, as the user that jobs run as.
+"""Prepare the data to train on, by the workspace's own programs, in a container, as the user that runs jobs.
 
-Nothing of a workspace runs on the host, for every job may write there.
+Nothing of a workspace runs on the host, because every job may write there.
 """
 
 import os
@@ -21,12 +21,13 @@ TIMEOUT = 600  # seconds, downloads included
 INSIDE = "/workspace"
 CA_INSIDE = "/run/ca.pem"
 Record = TypeVar("Record", bound=BaseModel)
-# How to reach the outside, as the host does; by name only, for a proxy's address may hold a password.
+# Variables that say how the host reaches other machines. Docker takes them over by name, because a proxy's address may
+# hold a password, which a command line would show.
 FROM_HOST = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL")
 
 
 class TextRecord(BaseModel):
-    """What workspace/data.py says of a text."""
+    """The record that workspace/data.py prints of a text."""
 
     file: str
     name: str
@@ -35,12 +36,12 @@ class TextRecord(BaseModel):
 
     @property
     def path(self) -> str:
-        """The text's file, from the workspace."""
+        """The path of the text's file from the workspace."""
         return self.file.removeprefix(f"{INSIDE}/")
 
 
 class DigitsRecord(BaseModel):
-    """What workspace/mnist_data.py says of MNIST; numbers of images."""
+    """The record that workspace/mnist_data.py prints of MNIST; ``train`` and ``test`` are numbers of images."""
 
     name: str
     source: str
@@ -49,22 +50,23 @@ class DigitsRecord(BaseModel):
 
 
 def text(cluster: Cluster, file: str = "") -> TextRecord:
-    """The text that data.py made ready: Shakespeare, or the host's ``file``, which it gets on its standard input.
+    """Have workspace/data.py prepare a text: Shakespeare, or the host's ``file``, which it reads from standard input.
 
     Raises:
-        UsageError: there is none, with data.py's own words.
+        UsageError: it failed; with the last lines of its output.
     """
-    words = ["--text", "-", "--source", str(Path(file).resolve())] if file else []
-    answer = in_container(cluster, ["data.py", *words], file)
+    arguments = ["--text", "-", "--source", str(Path(file).resolve())] if file else []
+    answer = in_container(cluster, ["data.py", *arguments], file)
     return parsed(TextRecord, answer, "there is no text to train on", "name a text with TEXT=file")
 
 
 def digits(cluster: Cluster) -> DigitsRecord:
-    """MNIST as mnist_data.py made it ready. UsageError, with its own words, if it is not to be had."""
+    """Have workspace/mnist_data.py prepare MNIST. UsageError with the last lines of its output if it failed."""
     return parsed(DigitsRecord, in_container(cluster, ["mnist_data.py"]), "there is no MNIST to train on", "")
 
 
 def parsed(kind: type[Record], answer: Result, reason: str, hint: str) -> Record:
+    """The record on the last line of a program's output. UsageError for ``reason`` if there is none."""
     if not answer.ok:
         raise UsageError(reason, hint, last_lines(answer.stderr))
     try:
@@ -77,10 +79,10 @@ def parsed(kind: type[Record], answer: Result, reason: str, hint: str) -> Record
 
 
 def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Result:
-    """Run a program of the workspace, with the host's file ``stdin`` as its input.
+    """Run a Python program of the workspace, with the host's file ``stdin`` as its standard input.
 
-    On the network that containers have; where that does not lead outside (asked of pip, not of the program, which may
-    be anyone's), on the host's.
+    It runs on Docker's bridge network. If it fails there, and pip reaches its index only on the host's network, it runs
+    again on that. pip is asked, not the program: a job may have changed the program to get the host's network.
     """
     made = cluster.choices()
     start = partial(run_in_image, cluster.name, made)
@@ -93,8 +95,8 @@ def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Resul
     return answer
 
 
-def run_in_image(cluster_name: str, made: Choices, network: str, words: list[str], stdin: str = "") -> Result:
-    """``docker run WORDS`` on the cluster's node image, as the job user, with the workspace and a job's rights."""
+def run_in_image(cluster_name: str, made: Choices, network: str, command: list[str], stdin: str = "") -> Result:
+    """Run a command in a container of the cluster's node image: in the workspace, as the job user, with its rights."""
     name = f"{cluster_name}-data-{os.getpid()}"
     ca_bundle = host.ca_bundle()
     argv = [
@@ -102,15 +104,15 @@ def run_in_image(cluster_name: str, made: Choices, network: str, words: list[str
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges:true", "--user", f"{made.job_uid}:{made.job_uid}"),
         *("--volume", f"{made.workspace}:{INSIDE}", "--workdir", INSIDE),
         *("--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1"),
-        *(word for variable in FROM_HOST for word in ("--env", variable)),
+        *(argument for variable in FROM_HOST for argument in ("--env", variable)),
     ]
     if ca_bundle != os.devnull:
         argv += ["--volume", f"{ca_bundle}:{CA_INSIDE}:ro"]
-        argv += [word for each in ("PIP_CERT", "SSL_CERT_FILE") for word in ("--env", f"{each}={CA_INSIDE}")]
+        argv += ["--env", f"PIP_CERT={CA_INSIDE}", "--env", f"SSL_CERT_FILE={CA_INSIDE}"]
     with open(stdin, "rb") if stdin else nullcontext() as file:
-        more = ["--interactive"] if file else []
+        interactive = ["--interactive"] if file else []
         try:
-            return run([*argv, *more, made.node_image, *words], timeout=TIMEOUT, stdin=file)
-        except BaseException:  # the docker command was ended, and the container goes on
+            return run([*argv, *interactive, made.node_image, *command], timeout=TIMEOUT, stdin=file)
+        except BaseException:  # the docker command has ended, but the container may still run
             run(["docker", "rm", "--force", name], timeout=60)
             raise

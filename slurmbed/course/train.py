@@ -1,0 +1,126 @@
+"""`make train`: train by one strategy on the cluster, prove where its ranks ran, show the result, write the report."""
+
+import re
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.course import data, files
+from slurmbed.course.follow import check_alone, complete
+from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
+from slurmbed.errors import UsageError
+from slurmbed.slurm import client as slurm
+from slurmbed.slurm import parse
+
+
+def strategies(workspace: Path) -> dict[str, int]:
+    """Strategies that have a job script in the workspace, and the number of nodes that the script asks for."""
+    found = {}
+    for script in (workspace / "jobs").glob("*.sbatch"):
+        text = files.read(workspace, f"jobs/{script.name}") or ""
+        nodes = re.search(r"^#SBATCH --nodes=(\d+)", text, re.MULTILINE)
+        if nodes and f"train.py --parallel {script.stem} " in text:
+            found[script.stem] = int(nodes[1])
+    order = [*STRATEGY_NAMES, *sorted(found)]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, int]:
+    """The number of nodes that each of the strategies ``names`` asks for.
+
+    Args:
+        setting: what the user gave the names to, for the error: PARALLEL or STRATEGIES.
+        names: separated by commas; all strategies if empty.
+
+    Raises:
+        UsageError: one of them has no job script in the workspace.
+    """
+    known = strategies(workspace)
+    asked = names.split(",") if names else list(known)
+    for name in asked:
+        if name not in known:
+            raise UsageError(
+                f"{setting}={names}: there is no strategy {name!r} in {workspace}/jobs",
+                f"choose from {', '.join(known)}",
+            )
+    return {name: known[name] for name in asked}
+
+
+def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: str, text: str) -> Path:
+    """Train by the strategy ``parallel`` on ``nodes`` nodes; returns the report's path.
+
+    Args:
+        steps: number of optimiser steps; the strategy's default if empty.
+        text: a text file of the host; Shakespeare if empty.
+
+    Raises:
+        JobFailed: with state, exit code and last log lines.
+        PlacementError: the log and Slurm disagree on where ranks ran.
+    """
+    job_run, result = run_job(cluster, console, parallel, nodes, prepare_run(cluster, console, steps, text))
+    show(console, result)
+    from slurmbed.course.report import report_page  # it imports matplotlib, which takes half a second
+
+    again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", steps=steps, text=text)
+    path = cluster.write(f"runs/{job_run.job_id}/report.html", report_page(result, again).encode())
+    console.print(f"report: {path}", soft_wrap=True)
+    return path
+
+
+def again_command(*arguments: str, steps: str, text: str) -> str:
+    """The make command that repeats a run; it can be pasted into a shell."""
+    given = [*([f"STEPS={steps}"] if steps else []), *([f"TEXT={text}"] if text else [])]
+    return shlex.join(["make", *arguments, *given])
+
+
+def prepare_run(cluster: Cluster, console: Console, steps: str, text: str) -> list[str]:
+    """Prepare the text to train on; returns the arguments for train.py."""
+    check_alone(cluster.name, cluster.workspace())
+    record = data.text(cluster, text)
+    console.print(f"text: {record.name}, {record.characters:,} characters, from {record.source}", markup=False)
+    return ["--text", record.path, *(["--steps", steps] if steps else [])]
+
+
+def run_job(
+    cluster: Cluster, console: Console, parallel: str, nodes: int, arguments: list[str]
+) -> tuple[Run, RunResult]:
+    """Submit a strategy's job, follow it to its end, and prove that each rank had a node of its own.
+
+    Raises as ``train``.
+    """
+    submission = [f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *arguments]
+    job_run, layout = complete(cluster, console, submission, describe)
+    placed = slurm.placement(parse.parse_ranks(job_run.log()), layout, job_run.job_id)
+    slurm.require_separate_nodes(placed)
+    return job_run, job_run.result(placed)
+
+
+def describe(metrics: list[dict]) -> tuple[str, str]:
+    """How far train.py is, and its throughput if the last line is an evaluation; for ``follow.complete``."""
+    last, evaluated = metrics[-1], [line["val_loss"] for line in metrics if line["val_loss"] is not None]
+    progress = f"train {last['train_loss']:.3f}" + (f"  val {evaluated[-1]:.3f}" if evaluated else "")
+    return progress, f"{last['tokens_per_s']:,.0f} tokens/s" if last["val_loss"] is not None else ""
+
+
+def show(console: Console, result: RunResult) -> None:
+    """Print where the ranks ran, the losses and the sample."""
+    summary = result.summary
+    table = Table(title="where the ranks ran: the log and Slurm agree")
+    for heading in ("rank", "node (log)", "node (Slurm)", "what it holds"):
+        table.add_column(heading)
+    for item in result.placed:
+        table.add_row(str(item.rank.rank), item.rank.host, item.slurm_node, item.rank.shard)
+    console.print(table)
+    text = summary["text"]["name"]
+    console.print(
+        f"{summary['steps']} steps on {text}: train loss {summary['train_loss']:.3f}, "
+        f"validation loss {summary['val_loss']:.3f}, {summary['tokens_per_s']:,.0f} tokens/s, "
+        f"{summary['communication_share']:.0%} of the time in communication",
+        highlight=False,
+    )
+    console.rule("sample")
+    console.print(summary["sample"], markup=False, highlight=False)
+    console.rule()

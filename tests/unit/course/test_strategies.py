@@ -1,0 +1,43 @@
+"""Strategies are the job scripts of a workspace; a run can be repeated by the command that its report shows."""
+
+import pytest
+
+from slurmbed.cluster.plan import WORKSPACE
+from slurmbed.course import train
+from slurmbed.errors import UsageError
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A workspace with three job scripts, one of which is not a strategy's."""
+    (tmp_path / "jobs").mkdir()
+    for name, nodes, command in (
+        ("tp", 2, "train.py --parallel tp"),
+        ("none", 1, "train.py --parallel none"),
+        ("mnist", 2, "mnist.py"),
+    ):
+        (tmp_path / "jobs" / f"{name}.sbatch").write_text(f'#!/bin/bash\n#SBATCH --nodes={nodes}\n{command} "$@"\n')
+    return tmp_path
+
+
+def test_strategies_are_those_with_a_job_script(workspace):
+    assert train.strategies(workspace) == {"none": 1, "tp": 2}
+    assert list(train.require_strategies(workspace, "STRATEGIES", "")) == ["none", "tp"]
+    assert train.require_strategies(workspace, "STRATEGIES", "tp") == {"tp": 2}
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_there_are(workspace):
+    with pytest.raises(UsageError, match=r"PARALLEL=mnist: .* no strategy 'mnist'(.|\n)*choose from none, tp"):
+        train.require_strategies(workspace, "PARALLEL", "mnist")
+    with pytest.raises(UsageError, match="STRATEGIES=none,,tp: there is no strategy ''"):
+        train.require_strategies(workspace, "STRATEGIES", "none,,tp")
+
+
+def test_every_strategy_of_the_project_has_a_job_script_that_names_it():
+    known = train.strategies(WORKSPACE)
+    assert {"none": 1, "ddp": 2, "tp": 2, "hybrid": 4}.items() <= known.items()
+
+
+def test_the_command_to_repeat_a_run_can_be_pasted():
+    command = train.again_command("train", "PARALLEL=ddp", "NODES=3", steps="9", text="my text.txt")
+    assert command == "make train PARALLEL=ddp NODES=3 STEPS=9 'TEXT=my text.txt'"
