@@ -1,6 +1,5 @@
 """`make bench-train`: tokens a second and seconds to a loss, one process beside two nodes, in one run."""
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -8,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import click
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.host import whole_number
-from slurmbed.cluster.plan import WORKSPACE, Settings
+from slurmbed.cluster.settings import Settings
 from slurmbed.course import data
 from slurmbed.course.runs import Run
 from slurmbed.errors import UsageError
+from slurmbed.project import WORKSPACE
 
 TIMEOUT = 1800  # seconds for one job
 LOSS = 1.88  # nats per character: what nanoGPT's README gives for these settings on a CPU, with tiny Shakespeare
@@ -59,7 +59,7 @@ ROWS = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TimedRun:
     """One run. ``seconds``: of training, without evaluation, until the loss was reached, or all there were."""
 
     tokens_per_s: float
@@ -70,93 +70,99 @@ class Outcome:
     curve: list[tuple[float, float]]  # (seconds of training, validation loss)
 
 
-def main(args: argparse.Namespace) -> None:
-    """Each row with each seed on a cluster of its own, every node with all the CPUs of the host."""
+@click.command("bench-train")
+@click.option("--name", default="slurmbed", show_default=True, help="prefix of the cluster's name")
+@click.option("--seeds", type=click.IntRange(1, len(SEEDS)), default=3, show_default=True, help="runs of each way")
+@click.option("--text", type=click.Path(exists=True, dir_okay=False), help="a text file [default: Shakespeare]")
+def bench_train(name: str, seeds: int, text: str | None) -> None:
+    """Compare one process with two nodes: tokens a second, and seconds to a loss.
+
+    Each way trains with each seed, on a cluster of its own, every node with all the CPUs of the host.
+    """
     if (os.cpu_count() or 1) < 2:
         raise UsageError(
             "bench-train compares 1 process of 2 threads with 2 nodes: it needs 2 CPUs", "use another host"
         )
-    seeds = SEEDS[: whole_number("SEEDS", args.seeds or "3", 1, len(SEEDS))]
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         keep_runs = shutil.ignore_patterns("runs")
         workspace = Path(shutil.copytree(WORKSPACE, Path(folder) / "workspace", ignore=keep_runs, symlinks=True))
         os.chmod(folder, 0o755)
         (workspace / "runs").mkdir()
-        name, cpus = f"{args.name or 'slurmbed'}-bench", str(os.cpu_count())
-        cluster = Cluster(Settings(name=name, nodes="2", cpus=cpus, workspace=str(workspace)), lambda _: None)
-        outcomes: dict[Row, list[Outcome]] = {row: [] for row in ROWS}
+        cpus = os.cpu_count()
+        cluster = Cluster(Settings(name=f"{name}-bench", nodes=2, cpus=cpus, workspace=workspace))
+        timed: dict[Row, list[TimedRun]] = {row: [] for row in ROWS}
         try:
             cluster.up()
-            text = data.text(cluster, args.text)
-            for seed in seeds:
+            record = data.text(cluster, text)
+            for seed in SEEDS[:seeds]:
                 for row in ROWS:
-                    outcome = train(cluster, workspace, row, text.path, seed)
-                    outcomes[row].append(outcome)
-                    console.print(f"seed {seed}, {row.name}: {summary(outcome)}", highlight=False)
+                    run = train(cluster, workspace, row, record.path, seed)
+                    timed[row].append(run)
+                    console.print(f"seed {seed}, {row.name}: {summary(run)}", highlight=False)
         finally:
             cluster.clean()
-    console.print(table(outcomes, text.name))
-    for line in ratios({row.name: found for row, found in outcomes.items()}):
+    console.print(table(timed, record.name))
+    for line in ratios({row.name: found for row, found in timed.items()}):
         console.print(line, highlight=False)
     path = Path("bench-train.png").resolve()  # not in the workspace: where a job may have put a link
-    console.print(f"plot: {draw(outcomes, text.name, path)}", soft_wrap=True)
+    console.print(f"plot: {draw(timed, record.name, path)}", soft_wrap=True)
 
 
-def train(cluster: Cluster, workspace: Path, row: Row, text: str, seed: int) -> Outcome:
+def train(cluster: Cluster, workspace: Path, row: Row, text: str, seed: int) -> TimedRun:
     """One run, from its job to what it wrote."""
     words = f"{row.flags} --seed {seed} --text {text} --checkpoint-every 100000 --profile-step 0 --sample-length 0"
     job_id = cluster.slurm.submit(f"--cpus-per-task={row.threads}", f"jobs/{row.job}.sbatch", *words.split())
     files = Run(workspace, job_id)
     cluster.slurm.wait_completed(job_id, TIMEOUT, log=files.log)
-    return outcome_of(files.summary(), files.metrics())
+    return timed_run(files.summary(), files.metrics())
 
 
-def outcome_of(summary: dict, metrics: list[dict]) -> Outcome:
-    """The outcome from a run's summary.json and the lines of its metrics.jsonl."""
+def timed_run(summary: dict, metrics: list[dict]) -> TimedRun:
+    """The run from a run's summary.json and the lines of its metrics.jsonl."""
     curve = [(line["train_s"], line["val_loss"]) for line in metrics if line["val_loss"] is not None]
     below = [seconds for seconds, loss in curve if loss <= LOSS]
     seconds = below[0] if below else curve[-1][0]
-    return Outcome(
+    return TimedRun(
         summary["tokens_per_s"], summary["communication_share"], seconds, bool(below), summary["val_loss"], curve
     )
 
 
-def summary(outcome: Outcome) -> str:
-    sign = "" if outcome.reached else "> "
+def summary(run: TimedRun) -> str:
+    sign = "" if run.reached else "> "
     return (
-        f"{outcome.tokens_per_s:,.0f} tokens/s, {outcome.communication:.0%} in communication, "
-        f"{sign}{outcome.seconds:.1f} s to {LOSS}, {outcome.loss:.3f} at the end"
+        f"{run.tokens_per_s:,.0f} tokens/s, {run.communication:.0%} in communication, "
+        f"{sign}{run.seconds:.1f} s to {LOSS}, {run.loss:.3f} at the end"
     )
 
 
-def table(outcomes: dict[Row, list[Outcome]], text: str) -> Table:
+def table(timed: dict[Row, list[TimedRun]], text: str) -> Table:
     """A row for each way to train: medians over seeds, and the range of what matters."""
-    seeds = len(next(iter(outcomes.values())))
+    seeds = len(next(iter(timed.values())))
     shown = Table(
         title=f"{text}: medians of {seeds} seed(s) (smallest to largest)", box=box.SIMPLE_HEAD, padding=(0, 1)
     )
     for heading in ("", "tokens/s", "in communication", f"training seconds to {LOSS}", "loss at the end"):
         shown.add_column(heading, justify="right" if heading else "left")
-    for row, found in outcomes.items():
-        seconds = [outcome.seconds for outcome in found]
-        bound = "" if all(outcome.reached for outcome in found) else "> "
+    for row, found in timed.items():
+        seconds = [run.seconds for run in found]
+        bound = "" if all(run.reached for run in found) else "> "
         spread = f" ({min(seconds):.1f} to {max(seconds):.1f})" if seeds > 1 else ""
         shown.add_row(
             row.name,
-            f"{median(outcome.tokens_per_s for outcome in found):,.0f}",
-            f"{median(outcome.communication for outcome in found):.0%}",
+            f"{median(run.tokens_per_s for run in found):,.0f}",
+            f"{median(run.communication for run in found):.0%}",
             f"{bound}{median(seconds):.1f}{spread}",
-            f"{median(outcome.loss for outcome in found):.3f}",
+            f"{median(run.loss for run in found):.3f}",
         )
     return shown
 
 
-def ratios(outcomes: dict[str, list[Outcome]]) -> list[str]:
+def ratios(timed: dict[str, list[TimedRun]]) -> list[str]:
     """What the figures say, as ratios of medians within this run."""
-    speed = {name: median(outcome.tokens_per_s for outcome in found) for name, found in outcomes.items()}
-    seconds = {name: median(outcome.seconds for outcome in found) for name, found in outcomes.items()}
-    reached = {name: all(outcome.reached for outcome in found) for name, found in outcomes.items()}
+    speed = {name: median(run.tokens_per_s for run in found) for name, found in timed.items()}
+    seconds = {name: median(run.seconds for run in found) for name, found in timed.items()}
+    reached = {name: all(run.reached for run in found) for name, found in timed.items()}
     best = min((DDP, TP), key=lambda name: (not reached[name], seconds[name]))
     times = f"{'' if reached[ONE] else 'at least '}{seconds[ONE] / seconds[best]:.1f}"
     return [
@@ -168,14 +174,14 @@ def ratios(outcomes: dict[str, list[Outcome]]) -> list[str]:
     ]
 
 
-def draw(outcomes: dict[Row, list[Outcome]], text: str, path: Path) -> Path:
+def draw(timed: dict[Row, list[TimedRun]], text: str, path: Path) -> Path:
     """Validation loss over seconds of training, a line for each run."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    for number, (row, found) in enumerate(outcomes.items()):
-        for outcome in found:
-            label = row.name if outcome is found[0] else None
-            axes.plot(*zip(*outcome.curve, strict=True), color=f"C{number}", label=label, linewidth=1.2, alpha=0.9)
+    for number, (row, found) in enumerate(timed.items()):
+        for run in found:
+            label = row.name if run is found[0] else None
+            axes.plot(*zip(*run.curve, strict=True), color=f"C{number}", label=label, linewidth=1.2, alpha=0.9)
     axes.axhline(LOSS, color="black", linestyle=":", linewidth=1)
     axes.set(xlabel="seconds of training, without evaluation", ylabel="validation loss, nats per character")
     axes.set(title=text, xscale="log", ylim=(LOSS - 0.1, 2.7))

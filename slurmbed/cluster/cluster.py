@@ -13,13 +13,15 @@ from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
 from slurmbed.cluster.readiness import USER, wait_ready
+from slurmbed.cluster.removal import diagnosis, remove
+from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import Compose
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
-from slurmbed.process import Result, last_lines, run
+from slurmbed.process import Result, run
 from slurmbed.project import ROOT
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
@@ -88,7 +90,7 @@ class Cluster:
         before, nodes = self.snapshot, len(plan.slices)
         try:
             if before.highest_node > nodes and before.services["slurmctld"].is_running:
-                self.retire_nodes_above(nodes)
+                retire_nodes_above(self.slurm, self.as_root, nodes)
             if not plan.is_met_by(before):
                 with self.step("docker compose up"):
                     self.start(plan, before)
@@ -100,7 +102,7 @@ class Cluster:
             qos = READY_QOS.name if plan.spec and plan.spec.enforces_limits else ""
             wait_ready(self.engine, self.name, nodes, qos, self.stage())
             if before.highest_node > nodes:
-                self.delete_nodes_above(nodes)
+                delete_nodes_above(self.slurm, self.as_root, nodes, self.say)
             return self.slurm.nodes()
         except BaseException as error:
             self.give_up(error, plan.exists)
@@ -119,7 +121,7 @@ class Cluster:
         self.require_engine()
         with self.lock("clean"):
             self.require_own()
-            self.remove()
+            remove(self.compose, self.look)
 
     def purge(self) -> None:
         """Remove the cluster and all images of slurmbed, also the base image if it was bootstrapped here.
@@ -134,7 +136,7 @@ class Cluster:
                 project = other.project
                 hint = f"make clean NAME={project}" if project else f"docker rm --force {other.name}"
                 raise UsageError(f"another container is on the images: {other.name}", hint)
-            self.remove()
+            remove(self.compose, self.look)
             self.engine.remove_images(list(self.look().images.values()))
 
     # ---- what it is ----
@@ -349,71 +351,21 @@ class Cluster:
 
         wait_until(check, what="accounting answers", timeout=240, hint="see: make logs")
 
-    def nodes_above(self, nodes: int) -> str:
-        """Names of the records with a higher number than the cluster is to have, as scontrol takes them."""
-        above = [each.name for each in self.slurm.nodes() if int(each.name.rpartition("-")[2]) > nodes]
-        return ",".join(above)
-
-    def retire_nodes_above(self, nodes: int) -> None:
-        """Take nodes out of use before their containers go: slurmctld ends and requeues their jobs."""
-        if names := self.nodes_above(nodes):
-            self.as_root(["scontrol", "update", f"NodeName={names}", "State=DOWN", "Reason=removed"]).check()
-
-    def delete_nodes_above(self, nodes: int) -> None:
-        """Delete the records of nodes whose containers are gone."""
-        names = self.nodes_above(nodes)
-        if not names:
-            return
-        self.say(f"removing {names}")
-
-        def check() -> None:
-            deleted = self.as_root(["scontrol", "delete", f"NodeName={names}"])
-            if not deleted.ok:
-                raise Pending(deleted.output.strip())
-
-        wait_until(check, what=f"deleting {names}", timeout=60)
-
     def give_up(self, error: BaseException, existed: bool) -> None:
         """Show why, then remove what was started, unless it was there before or the user wants to look at it."""
         try:
             if not isinstance(error, KeyboardInterrupt):
-                self.tell(self.diagnosis())
+                self.tell(diagnosis(self.engine, self.look()))
         except (SlurmbedError, KeyboardInterrupt) as second:
             self.tell(f"no diagnosis: {second}")
         if existed or self.settings.retain:
             self.tell(f"the cluster {self.name} is left as it is; remove it with: make clean NAME={self.name}")
             return
         with uninterrupted(lambda: self.tell("still removing what was started")):
-            # An engine that was told to make a container makes it, even when whoever told it so has been ended.
-            self.remove(looks=2)
+            remove(self.compose, self.look, looks=2)
         self.tell("removed what was started; keep it next time with RETAIN=1")
 
     def tell(self, text: str) -> None:
         """``say``, where nothing must be left undone because nobody can hear it: a closed terminal, a pipe's end."""
         with suppress(OSError, SystemExit):  # rich ends the program at a broken pipe
             self.say(text)
-
-    def remove(self, looks: int = 1) -> None:
-        """Remove containers, volumes and network, until so many looks in a row, half a second apart, find nothing."""
-        empty = 0
-
-        def check() -> None:
-            nonlocal empty
-            arguments = ("down", "--volumes", "--remove-orphans", "--timeout", "2")
-            removed = self.compose.by_name(*arguments, timeout=300)
-            left = self.look().leftovers
-            empty = 0 if left else empty + 1
-            if empty < looks:
-                raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
-
-        wait_until(check, what=f"removing {self.name}", timeout=600, interval=0.5)
-
-    def diagnosis(self) -> str:
-        """``sinfo -R`` and the last lines of every daemon."""
-        parts = []
-        containers = self.look().containers
-        if any(each.service == "slurmctld" and each.is_running for each in containers):
-            parts.append("sinfo -R:\n" + last_lines(self.exec("slurmctld", ["sinfo", "-R"], timeout=5).output))
-        for each in containers:
-            parts.append(f"{each.service} ({each.status}):\n" + last_lines(self.engine.logs(each.name, 8)))
-        return "\n".join(parts)

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course.follow import check_alone, complete
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 
 def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
@@ -17,9 +16,9 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran, or ranks share a node.
     """
-    check_alone(cluster.name, cluster.workspace())
+    check_alone(cluster)
     job_run, layout = complete(cluster, console, [f"--nodes={nodes}", "jobs/bubble.sbatch"])
-    slurm.require_separate_nodes(slurm.placement(parse.parse_ranks(job_run.log()), layout, job_run.job_id))
+    require_separate_nodes(placement(parse_ranks(job_run.log()), layout, job_run.job_id))
     measured = job_run.results("bubble.json")
     lines = [line for line in job_run.log().splitlines() if not line.startswith("{")]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -1,45 +1,27 @@
 """`make bench-collectives`: how fast collectives between two nodes are, by size, beside iperf3's limit."""
 
-import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.host import whole_number
-from slurmbed.cluster.plan import Settings
 from slurmbed.course.follow import check_alone, complete
 
 SHOWN = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 26)  # bytes: rows of the table; the plot shows all sizes
 
 
-def main(args: argparse.Namespace) -> None:
-    """Run jobs/collectives.sbatch on the cluster, starting it if need be; print a table, draw a plot."""
-    largest = str(whole_number("LARGEST", args.largest, 1 << 10, 1 << 30)) if args.largest else ""
-    console = Console()
-    settings = Settings(name=args.name or "slurmbed", adopt=args.adopt)
-    cluster = Cluster(settings, lambda text: console.print(text, style="dim"))
-    cluster.ensure_engine()
-    cluster.require_own()
-    if not cluster.is_running() or cluster.working_nodes() < 2:
-        cluster = Cluster(replace(settings, least_nodes=2), cluster.say)
-        cluster.up()
-    measure(cluster, console, largest)
-
-
-def measure(cluster: Cluster, console: Console, largest: str) -> Path:
+def bench(cluster: Cluster, console: Console, largest: int | None) -> Path:
     """Submit the job, follow it, print its table, draw its plot; returns the plot's path.
 
     Args:
-        largest: bytes of the largest tensor; the program's default if empty.
+        largest: bytes of the largest tensor; the program's default if None.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
     """
-    check_alone(cluster.name, cluster.workspace())
-    arguments = ["jobs/collectives.sbatch", *(["--largest", largest] if largest else [])]
+    check_alone(cluster)
+    arguments = ["jobs/collectives.sbatch", *(["--largest", str(largest)] if largest else [])]
     job_run, _ = complete(cluster, console, arguments)
     measured = job_run.results("collectives.json")
     console.print(table(measured))

@@ -17,7 +17,7 @@ HEADINGS = (
 )
 
 
-def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: str, text: str) -> Path:
+def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: int | None, text: str | None) -> Path:
     """Train by each strategy, alone on the cluster; returns the report's path.
 
     Args:

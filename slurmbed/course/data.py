@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from slurmbed.cluster import host
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.plan import Choices
+from slurmbed.cluster.settings import Choices
 from slurmbed.errors import UsageError
 from slurmbed.process import Result, last_lines, run
 
@@ -49,14 +49,14 @@ class DigitsRecord(BaseModel):
     test: int
 
 
-def text(cluster: Cluster, file: str = "") -> TextRecord:
+def text(cluster: Cluster, file: str | None = None) -> TextRecord:
     """Have workspace/data.py prepare a text: Shakespeare, or the host's ``file``, which it reads from standard input.
 
     Raises:
         UsageError: it failed; with the last lines of its output.
     """
     arguments = ["--text", "-", "--source", str(Path(file).resolve())] if file else []
-    answer = in_container(cluster, ["data.py", *arguments], file)
+    answer = in_container(cluster, ["data.py", *arguments], file or "")
     return parsed(TextRecord, answer, "there is no text to train on", "name a text with TEXT=file")
 
 
@@ -85,7 +85,7 @@ def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Resul
     again on that. pip is asked, not the program: a job may have changed the program to get the host's network.
     """
     made = cluster.choices()
-    start = partial(run_in_image, cluster.name, made)
+    start = partial(run_in_image, cluster.name, made, cluster.node_image())
     answer = start("bridge", ["python3", *program], stdin)
     if not answer.ok:
         pip = ["python3", "-I", "-m", "pip"]
@@ -95,7 +95,9 @@ def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Resul
     return answer
 
 
-def run_in_image(cluster_name: str, made: Choices, network: str, command: list[str], stdin: str = "") -> Result:
+def run_in_image(
+    cluster_name: str, made: Choices, image: str, network: str, command: list[str], stdin: str = ""
+) -> Result:
     """Run a command in a container of the cluster's node image: in the workspace, as the job user, with its rights."""
     name = f"{cluster_name}-data-{os.getpid()}"
     ca_bundle = host.ca_bundle()
@@ -112,7 +114,7 @@ def run_in_image(cluster_name: str, made: Choices, network: str, command: list[s
     with open(stdin, "rb") if stdin else nullcontext() as file:
         interactive = ["--interactive"] if file else []
         try:
-            return run([*argv, *interactive, made.node_image, *command], timeout=TIMEOUT, stdin=file)
+            return run([*argv, *interactive, image, *command], timeout=TIMEOUT, stdin=file)
         except BaseException:  # the docker command has ended, but the container may still run
             run(["docker", "rm", "--force", name], timeout=60)
             raise

@@ -1,9 +1,11 @@
 """Figures, drawn from the JSON files that programs of the workspace wrote; the shard map is in shard_map.py.
 
-These two modules alone import matplotlib, which takes half a second: import them when a figure is drawn.
+These two modules alone from typing import Any
+import matplotlib, which takes half a second: import them when a figure is drawn.
 """
 
 import io
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -134,7 +136,7 @@ def draw_lane(axes: Axes, row: int, rank: dict, longest: float) -> None:
 
 def beside_lanes(axes: Axes, column: str, text: str, place: tuple, transform: Transform, up: int) -> None:
     """Write into a column of SHARES, ``up`` points above the position ``place``."""
-    looks = {"fontsize": 8, "ha": "center", "va": "center" if up == 0 else "bottom"}
+    looks: dict[str, Any] = {"fontsize": 8, "ha": "center", "va": "center" if up == 0 else "bottom"}
     axes.annotate(text, place, (SHARES[column], up), xycoords=transform, textcoords="offset points", **looks)
 
 
@@ -176,7 +178,7 @@ def draw_stages(axes: Axes, stages: list[list]) -> None:
             left, width = 1000 * (start - first), 1000 * (end - start)
             axes.barh(stage, width, left=left, color=BUBBLE_COLORS[kind], edgecolor="white", linewidth=0.5)
             color = "white" if kind == "backward" else "black"
-            looks = {"ha": "center", "va": "center", "fontsize": 7, "color": color, "clip_on": True}
+            looks: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": color, "clip_on": True}
             axes.text(left + width / 2, stage, str(microbatch), **looks)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,23 +21,28 @@ def opened(workspace: Path, path: str) -> Iterator[int | None]:
     Raises:
         SlurmbedError: the path, or a folder in it, is a symbolic link.
     """
-    here = os.open(workspace, os.O_RDONLY)
-    try:
-        for name in Path(path).parts:
-            inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
-            os.close(here)
-            here = inner
-    except FileNotFoundError:
-        os.close(here)
-        here = None
-    except OSError as error:
-        os.close(here)
-        raise SlurmbedError(f"{workspace / path}: {error.strerror}", "a job may have put a link there") from None
+    here = opened_beneath(workspace, Path(path).parts)
     try:
         yield here
     finally:
         if here is not None:
             os.close(here)
+
+
+def opened_beneath(folder: Path, names: Sequence[str]) -> int | None:
+    here = os.open(folder, os.O_RDONLY)
+    for name in names:
+        try:
+            inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"{folder.joinpath(*names)}: {error.strerror}"
+            raise SlurmbedError(reason, "a job may have put a link there") from None
+        finally:
+            os.close(here)
+        here = inner
+    return here
 
 
 def read(workspace: Path, path: str, since: float = 0.0) -> str | None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,11 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import runs
 from slurmbed.course.runs import Run
-from slurmbed.engine.compose import MADE_BY_COMPOSE
 from slurmbed.errors import UsageError
-from slurmbed.process import run
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.client import Slurm, failure
+from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at a job
@@ -28,16 +25,13 @@ def nothing(metrics: list[dict]) -> tuple[str, str]:
     return "", ""
 
 
-def check_alone(name: str, workspace: Path) -> None:
+def check_alone(cluster: Cluster) -> None:
     """UsageError if another cluster writes its runs to the same workspace: jobs of both could have the same id."""
-    label = '{{.Label "com.docker.compose.project"}}'
-    filters = ("label=com.docker.compose.service=login", f"label={MADE_BY_COMPOSE}", f"volume={workspace}")
-    argv = ["docker", "ps", *(f"--filter={each}" for each in filters), "--format", label]
-    others = set(run(argv, timeout=30).check().stdout.split()) - {name}
-    if others:
+    workspace = cluster.workspace()
+    if others := cluster.snapshot.writers_to(workspace):
         raise UsageError(
-            f"the cluster {min(others)} writes its runs to {workspace} too",
-            f"give one a copy: cp -r workspace other, then make up NAME={name} WORKSPACE=other",
+            f"the cluster {others[0]} writes its runs to {workspace} too",
+            f"give one a copy: cp -r workspace other, then make up NAME={cluster.name} WORKSPACE=other",
         )
 
 
@@ -62,11 +56,11 @@ def complete(
         leave_or_cancel(cluster.slurm, job_id, console)
         raise
     if job.state != "COMPLETED":
-        raise slurm.failure(job, job_run.log(), str(job_run.log_file))
+        raise failure(job, job_run.log(), str(job_run.log_file))
     return job_run, layout or cluster.slurm.accounted_layout(job_id)
 
 
-def follow(client: slurm.Slurm, job_run: Run, console: Console, describe: Describe) -> tuple[parse.Job, dict[int, str]]:
+def follow(client: Slurm, job_run: Run, console: Console, describe: Describe) -> tuple[Job, dict[int, str]]:
     """Wait for the job's end, showing its progress by ``describe``.
 
     Returns:
@@ -76,7 +70,7 @@ def follow(client: slurm.Slurm, job_run: Run, console: Console, describe: Descri
     layout: dict[int, str] = {}
     with Follower(console, describe) as follower:
 
-        def check() -> parse.Job:
+        def check() -> Job:
             job = client.job(job_run.job_id)
             follower.update(job, job_run.metrics())
             if job.state == "RUNNING" and not layout:
@@ -106,7 +100,7 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def update(self, job: parse.Job, metrics: list[dict]) -> None:
+    def update(self, job: Job, metrics: list[dict]) -> None:
         """Show the job's state, or, once it has written metrics, how far it is."""
         if not metrics:
             state = f"job {job.id}: {job.state}" + (f" ({job.reason})" if job.state == "PENDING" else "")
@@ -126,7 +120,7 @@ class Follower:
             self.console.print(text, highlight=False)
 
 
-def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
+def leave_or_cancel(client: Slurm, job_id: str, console: Console) -> None:
     """After Ctrl-C: ask whether to cancel the job. Without a terminal it keeps running."""
     answer = ""
     if console.is_terminal and sys.stdin.isatty():

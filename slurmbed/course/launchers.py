@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed.cluster.cluster import USER, Cluster
+from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import data, runs
 from slurmbed.course.follow import check_alone
 from slurmbed.course.runs import Run
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one rank for each GPU
 SAME = 1e-3  # largest difference of losses: other numbers of ranks, and NCCL, add in another order
@@ -110,7 +109,7 @@ class Proof:
         seconds: from submission to the first collective.
     """
 
-    placed: list[slurm.Placed]
+    placed: list[Placed]
     log: str
     seconds: float
 
@@ -134,8 +133,7 @@ def start(cluster: Cluster, command: list[str]) -> tuple[str, str]:
             cluster.slurm.cancel(job_id)
             raise
         return job_id, job_run.log()
-    argv = cluster.compose.exec_argv("login", command, USER, ("--workdir", "/workspace"))
-    done = run(argv, timeout=OWN_LIMIT)
+    done = run(cluster.exec_argv(command), timeout=OWN_LIMIT)
     found = re.search(r"^submitted job (\d+)", done.stdout, re.MULTILINE)
     if not done.ok or not found:
         raise JobFailed(f"{shlex.join(command)}: exit status {done.returncode}", "", last_lines(done.output))
@@ -160,19 +158,19 @@ def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Pr
 
 def run_program(
     cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, program: tuple[str, ...]
-) -> tuple[str, list[slurm.Placed], str]:
+) -> tuple[str, list[Placed], str]:
     """As ``start``, and prove where the ranks ran; returns the job's id, its placed ranks and its log.
 
     Raises also PlacementError.
     """
     job_id, log = start(cluster, launcher.command(nodes, per_node, program))
-    ranks = parse.parse_ranks(log)
+    ranks = parse_ranks(log)
     allocated = cluster.slurm.hostnames(cluster.slurm.job(job_id).nodelist)
     if launcher.by_slurm:
         layout = cluster.slurm.accounted_layout(job_id)
     else:
-        layout = slurm.block_layout(dict(enumerate(allocated)), ranks)
-    placed = slurm.placement(ranks, layout, job_id)
+        layout = block_layout(dict(enumerate(allocated)), ranks)
+    placed = placement(ranks, layout, job_id)
     counts = Counter(item.slurm_node for item in placed)
     if counts != dict.fromkeys(allocated, per_node) or len(allocated) != nodes:
         raise PlacementError(f"{nodes} nodes with {per_node} ranks on each were asked for; there are {dict(counts)}")
@@ -200,14 +198,14 @@ def require(names: str) -> list[Launcher]:
     return [LAUNCHERS[name] for name in asked]
 
 
-def shape(cluster: Cluster) -> tuple[int, int]:
+def nodes_and_gpus(cluster: Cluster) -> tuple[int, int]:
     """The number of nodes, and the number of GPUs, and so of ranks, of each.
 
     Raises:
         UsageError: the nodes have no GPUs, or fewer CPUs than GPUs, or their image has no launchers.
     """
     again = f"make clean NAME={cluster.name}, then: make up NODES=2 GPUS=8"
-    if cluster.choices().launchers == "0":
+    if not cluster.choices().launchers:
         raise UsageError("the nodes were built without launchers (LAUNCHERS=0)", again)
     nodes = cluster.slurm.nodes()
     gpus = min(node.gpus for node in nodes)
@@ -226,8 +224,8 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
     Raises:
         JobFailed: with the names of those that failed, after all have run; or their losses differ.
     """
-    chosen, (nodes, gpus) = require(names), shape(cluster)
-    check_alone(cluster.name, cluster.workspace())
+    chosen, (nodes, gpus) = require(names), nodes_and_gpus(cluster)
+    check_alone(cluster)
     few = nodes * min(gpus, max(1, RANKS_TO_TRAIN // nodes))
     fit = next(ranks for ranks in range(min(few, gpus), 0, -1) if few % ranks == 0)  # on one node
     program = training_program(data.text(cluster), few)

@@ -6,26 +6,25 @@ from rich.table import Table
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import data
 from slurmbed.course.follow import check_alone, complete
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 
-def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
-    """Train on ``nodes`` nodes for ``epochs`` epochs, the program's default if empty; returns the run's summary.
+def train(cluster: Cluster, console: Console, nodes: int, epochs: int | None) -> dict:
+    """Train on ``nodes`` nodes for ``epochs`` epochs, the program's default if None; returns the run's summary.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    check_alone(cluster.name, cluster.workspace())
+    check_alone(cluster)
     record = data.digits(cluster)
     console.print(f"{record.name}: {record.train:,} images to train on, {record.test:,} to test", markup=False)
     console.print(f"from {record.source}", highlight=False, markup=False)
-    arguments = [f"--nodes={nodes}", "jobs/mnist.sbatch", *(["--epochs", epochs] if epochs else [])]
+    arguments = [f"--nodes={nodes}", "jobs/mnist.sbatch", *(["--epochs", str(epochs)] if epochs else [])]
     job_run, tasks = complete(cluster, console, arguments, describe)
-    ranks = parse.parse_ranks(job_run.log())
-    layout = slurm.block_layout(tasks, ranks)
-    show(console, job_run.summary(), slurm.placement(ranks, layout, job_run.job_id))
+    ranks = parse_ranks(job_run.log())
+    layout = block_layout(tasks, ranks)
+    show(console, job_run.summary(), placement(ranks, layout, job_run.job_id))
     return job_run.summary()
 
 
@@ -37,7 +36,7 @@ def describe(metrics: list[dict]) -> tuple[str, str]:
     return progress, f"{last['images_per_s']:,.0f} images/s" if last["test_accuracy"] is not None else ""
 
 
-def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
+def show(console: Console, summary: dict, placed: list[Placed]) -> None:
     """Print where the ranks ran, and the accuracy."""
     table = Table(title="where the ranks ran: the log and Slurm agree")
     for heading in ("rank", "node (log)", "node (Slurm)", "local rank", "what it trains on"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurmbed.course import files
 from slurmbed.errors import SlurmbedError
-from slurmbed.slurm.client import Placed
+from slurmbed.slurm.placement import Placed
 
 STRATEGY_NAMES = {
     "none": "one process",

@@ -1,12 +1,15 @@
 """The shard map: which rank holds which slice of which matrix, drawn to scale."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from slurmbed.course.figures import MOST, RANKS, WIDTH
 
-SHARED = {"facecolor": "#eeeeee", "edgecolor": "#888888", "hatch": "///"}  # what every rank holds
+SHARED: dict[str, Any] = {"facecolor": "#eeeeee", "edgecolor": "#888888", "hatch": "///"}  # what every rank holds
 LEGIBLE = 0.055  # height of a rank's number, as a share of the tallest matrix
 
 
@@ -110,7 +113,7 @@ class ShardMap:
         """
         x, y, width, height = box
         if 1 < self.world_size == len(ranks):
-            looks = {**SHARED, "linewidth": 0.5}
+            looks: dict[str, Any] = {**SHARED, "linewidth": 0.5}
         else:
             looks = {"facecolor": RANKS[ranks[0] % len(RANKS)], "edgecolor": "white", "linewidth": 1}
             legible = LEGIBLE * self.tallest
@@ -143,5 +146,5 @@ def legend(parameters: list[dict[tuple, list[int]]], world_size: int) -> list[Pa
     return [*patches, Patch(**SHARED, label="every rank")] if len(some) < len(groups) else patches
 
 
-def joined(ranks: list[int]) -> str:
+def joined(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))

@@ -12,8 +12,7 @@ from slurmbed.course import data, files
 from slurmbed.course.follow import check_alone, complete
 from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
 from slurmbed.errors import UsageError
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 
 def strategies(workspace: Path) -> dict[str, int]:
@@ -49,12 +48,12 @@ def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, i
     return {name: known[name] for name in asked}
 
 
-def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: str, text: str) -> Path:
+def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: int | None, text: str | None) -> Path:
     """Train by the strategy ``parallel`` on ``nodes`` nodes; returns the report's path.
 
     Args:
-        steps: number of optimiser steps; the strategy's default if empty.
-        text: a text file of the host; Shakespeare if empty.
+        steps: number of optimiser steps; the strategy's default if None.
+        text: a text file of the host; Shakespeare if None.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
@@ -70,18 +69,18 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: 
     return path
 
 
-def again_command(*arguments: str, steps: str, text: str) -> str:
+def again_command(*arguments: str, steps: int | None, text: str | None) -> str:
     """The make command that repeats a run; it can be pasted into a shell."""
     given = [*([f"STEPS={steps}"] if steps else []), *([f"TEXT={text}"] if text else [])]
     return shlex.join(["make", *arguments, *given])
 
 
-def prepare_run(cluster: Cluster, console: Console, steps: str, text: str) -> list[str]:
+def prepare_run(cluster: Cluster, console: Console, steps: int | None, text: str | None) -> list[str]:
     """Prepare the text to train on; returns the arguments for train.py."""
-    check_alone(cluster.name, cluster.workspace())
+    check_alone(cluster)
     record = data.text(cluster, text)
     console.print(f"text: {record.name}, {record.characters:,} characters, from {record.source}", markup=False)
-    return ["--text", record.path, *(["--steps", steps] if steps else [])]
+    return ["--text", record.path, *(["--steps", str(steps)] if steps else [])]
 
 
 def run_job(
@@ -93,8 +92,8 @@ def run_job(
     """
     submission = [f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *arguments]
     job_run, layout = complete(cluster, console, submission, describe)
-    placed = slurm.placement(parse.parse_ranks(job_run.log()), layout, job_run.job_id)
-    slurm.require_separate_nodes(placed)
+    placed = placement(parse_ranks(job_run.log()), layout, job_run.job_id)
+    require_separate_nodes(placed)
     return job_run, job_run.result(placed)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slurmbed.course import follow, mnist, train
 from slurmbed.errors import JobFailed
-from slurmbed.slurm.parse import Job
+from slurmbed.slurm.records import Job
 
 
 def line(step: int, steps: int, val_loss: float | None = None) -> dict:
@@ -37,7 +37,9 @@ class Cluster:
         state, *does = self.states.pop(0)
         for each in does:
             each()
-        return Job(job_id, "tp", state, "Resources" if state == "PENDING" else "None", "0:0", "node-1", "")
+        reason = "Resources" if state == "PENDING" else "None"
+        record = {"name": "tp", "state": state, "reason": reason, "exit_code": "0:0", "nodelist": "node-1"}
+        return Job(id=job_id, raw_id=job_id, stdout="", **record)
 
     def layout(self, job_id):
         return {0: "node-1"}

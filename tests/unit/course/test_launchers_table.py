@@ -7,14 +7,14 @@ import pytest
 
 from slurmbed.course import launchers
 from slurmbed.course.launchers import LAUNCHERS
-from slurmbed.engine.compose import ROOT
 from slurmbed.errors import UsageError
+from slurmbed.project import ROOT
 
 PROGRAM = ("train.py", "--text", "it is.txt")
 
 
 def test_the_readme_has_the_table():
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "docs" / "launchers.md").read_text()
     rows = re.findall(r"^\| `(\S+)` \| (.*) \| (.*) \| \d+ \| (.*) \|$", readme, re.MULTILINE)
     assert rows == [(each.script, each.started_by, each.rank_0, each.survives) for each in LAUNCHERS.values()]
 

@@ -14,12 +14,15 @@ RECORD = {"file": "/workspace/data/hamlet.txt", "name": "hamlet", "source": "/ho
 
 
 class StandIn:
-    """A cluster of which only its choices are asked."""
+    """A cluster of which only its choices and its image are asked."""
 
     name = "here"
 
     def choices(self) -> Choices:
         return Choices(workspace=Path("/home/ada/workspace"), job_uid=1234)
+
+    def node_image(self) -> str:
+        return "slurmbed-node:of-the-cluster"
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def engine(monkeypatch):
         def run(argv, *, stdin=None, **_):
             if argv[1] != "run":
                 return Result(tuple(argv), 0, "", "")
-            command = argv[argv.index("slurmbed-node:24.11-debian") + 1 :]
+            command = argv[argv.index("slurmbed-node:of-the-cluster") + 1 :]
             network = argv[argv.index("--network") + 1]
             runs.append((network, command, argv, stdin.read() if stdin else None))
             ok, printed = answer(network, "pip" in command)

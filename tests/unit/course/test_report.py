@@ -11,8 +11,7 @@ from slurmbed.course import compare, figures
 from slurmbed.course.report import comparison_page, report_page
 from slurmbed.course.runs import RunResult
 from slurmbed.course.shard_map import holders, shard_figure
-from slurmbed.slurm.client import Placed
-from slurmbed.slurm.parse import Rank
+from slurmbed.slurm.placement import Placed, RankRecord
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 VOID = {"meta", "img"}  # elements of HTML that have no end tag
@@ -23,7 +22,7 @@ def recorded(strategy: str, shard: str = "half", **changed) -> RunResult:
     """A recorded run, its summary with some values ``changed``, on as many nodes as ranks."""
     found = json.loads((RECORDED / f"run-{strategy}.json").read_text())
     size = found["summary"]["world_size"]
-    ranks = [Rank(i, size, 0, f"node-{i + 1}", f"node-{i + 1}", "7", f"{shard} {i}") for i in range(size)]
+    ranks = [RankRecord(i, size, 0, f"node-{i + 1}", f"node-{i + 1}", "7", f"{shard} {i}") for i in range(size)]
     placed = [Placed(rank, rank.host) for rank in ranks]
     return RunResult(found["summary"] | changed, found["metrics"], placed, found["timeline"])
 

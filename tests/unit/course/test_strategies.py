@@ -2,9 +2,9 @@
 
 import pytest
 
-from slurmbed.cluster.plan import WORKSPACE
 from slurmbed.course import train
 from slurmbed.errors import UsageError
+from slurmbed.project import WORKSPACE
 
 
 @pytest.fixture
