@@ -18,7 +18,7 @@ from slurmbed.cluster.plan import DEFAULT_NODES, Settings
 from slurmbed.course import bubble, collectives, comparing, launchers, mnist, training
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import Interrupted
-from slurmbed.slurm.parse import Node
+from slurmbed.slurm.records import Node
 
 console = Console(soft_wrap=not sys.stdout.isatty())
 errors = Console(stderr=True, soft_wrap=True)

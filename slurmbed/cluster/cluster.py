@@ -15,7 +15,7 @@ from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
 from slurmbed.process import Result, last_lines, run
 from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.parse import Node, parse_nodes
+from slurmbed.slurm.records import SHOW_NODES, Node, parse_nodes
 from slurmbed.spec import accounts, gpus
 from slurmbed.spec.model import READY_QOS
 from slurmbed.wait import Pending, wait_until
@@ -194,7 +194,7 @@ class Cluster:
         """How many nodes work now; 0 if slurmctld does not answer."""
         if not any(c.service == "slurmctld" and c.state == "running" for c in self.compose.containers()):
             return 0
-        shown = self.readiness.as_root(["timeout", "10", "scontrol", "--oneliner", "show", "nodes"])
+        shown = self.readiness.as_root(["timeout", "10", *SHOW_NODES])
         return sum(works(node) for node in parse_nodes(shown.stdout)) if shown.ok else 0
 
     # ---- steps ----

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmbed.engine.compose import IMAGES_PROJECT, Slice
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
-from slurmbed.slurm.parse import parse_memory
+from slurmbed.spec.memory import parse_memory
 
 SUITES = {"24.11": "trixie", "26.05": "sid"}
 """Slurm version to the Debian suite that packages it."""

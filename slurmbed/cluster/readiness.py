@@ -8,7 +8,7 @@ from slurmbed.engine.compose import Compose
 from slurmbed.errors import NotReady
 from slurmbed.process import Result, last_lines
 from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.parse import Node, parse_nodes
+from slurmbed.slurm.records import SHOW_NODES, Node, parse_nodes
 from slurmbed.wait import Pending, wait_until
 
 WORKING_STATES = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
@@ -33,7 +33,7 @@ class Readiness:
 
     def nodes(self) -> list[Node]:
         """All node records, asked for on slurmctld's own container: login may not be up."""
-        return parse_nodes(self.as_root(["scontrol", "--oneliner", "show", "nodes"]).check().stdout)
+        return parse_nodes(self.as_root(SHOW_NODES).check().stdout)
 
     def check_containers(self) -> None:
         """NotReady if one has ended, or the engine is about to start it again: waiting longer would not help."""
@@ -71,8 +71,9 @@ class Readiness:
     def wait_accounted(self, job_id: str, timeout: float) -> None:
         def accounted() -> None:
             rows = self.slurm.accounting(job_id)
-            if not rows or any(row["State"] != "COMPLETED" for row in rows):
-                raise Pending(f"accounting of job {job_id}: {[row['State'] for row in rows]}")
+            states = [item.state for row in rows for item in (row, *row.steps)]
+            if not states or any(state != "COMPLETED" for state in states):
+                raise Pending(f"accounting of job {job_id}: {states}")
 
         wait_until(accounted, what="sacct shows the job", timeout=timeout)
 

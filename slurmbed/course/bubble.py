@@ -8,8 +8,7 @@ from rich.console import Console
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course.figures import png
 from slurmbed.course.training import check_alone, complete, described
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 COLORS = {"forward": "#9bb8d3", "backward": "#1f4e79"}
 IDLE = "#f3e3d0"
@@ -23,7 +22,7 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
     """
     check_alone(cluster.name, cluster.workspace())
     files, layout = complete(cluster, console, [f"--nodes={nodes}", "jobs/bubble.sbatch"], described)
-    slurm.require_separate_nodes(slurm.placement(parse.parse_ranks(files.log()), layout, files.job_id))
+    require_separate_nodes(placement(parse_ranks(files.log()), layout, files.job_id))
     found = files.results("bubble.json")
     lines = [line for line in files.log().splitlines() if not line.startswith("{")]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -14,8 +14,7 @@ from slurmbed.cluster.cluster import USER, Cluster
 from slurmbed.course import prepare, training
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one for each GPU
 SAME = 1e-3  # by how much losses may differ: other numbers of ranks, or NCCL, sum in another order
@@ -89,7 +88,7 @@ LAUNCHERS = {row[0]: Launcher(*row) for row in TABLE}
 class Proof:
     """A job that a launcher started, its ranks where Slurm says; seconds from sbatch to the first collective."""
 
-    placed: list[slurm.Placed]
+    placed: list[Placed]
     log: str
     seconds: float
 
@@ -137,16 +136,16 @@ def prove(cluster: Cluster, launcher: Launcher, nodes: int, per_node: int) -> Pr
 
 def run_program(
     cluster: Cluster, launcher: Launcher, nodes: int, per_node: int, program: tuple[str, ...]
-) -> tuple[str, list[slurm.Placed], str]:
+) -> tuple[str, list[Placed], str]:
     """As ``start``, with the ranks where Slurm says. Raises also PlacementError."""
     job_id, log = start(cluster, launcher.words(nodes, per_node, program))
-    ranks = parse.parse_ranks(log)
+    ranks = parse_ranks(log)
     allocated = cluster.slurm.hostnames(cluster.slurm.job(job_id).nodelist)
     if launcher.by_slurm:
         layout = cluster.slurm.accounted_layout(job_id)
     else:
-        layout = slurm.block_layout(dict(enumerate(allocated)), ranks)
-    placed = slurm.placement(ranks, layout, job_id)
+        layout = block_layout(dict(enumerate(allocated)), ranks)
+    placed = placement(ranks, layout, job_id)
     counts = Counter(item.slurm_node for item in placed)
     if counts != dict.fromkeys(allocated, per_node) or len(allocated) != nodes:
         raise PlacementError(f"{nodes} nodes with {per_node} ranks on each were asked for; there are {dict(counts)}")

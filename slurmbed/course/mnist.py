@@ -5,8 +5,7 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import prepare, training
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 
 def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
@@ -23,9 +22,9 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: str) -> dict:
     words = ["--epochs", epochs] if epochs else []
     words = [f"--nodes={nodes}", "jobs/mnist.sbatch", *words]
     files, tasks = training.complete(cluster, console, words, described)
-    ranks = parse.parse_ranks(files.log())
-    layout = slurm.block_layout(tasks, ranks)
-    show(console, files.summary(), slurm.placement(ranks, layout, files.job_id))
+    ranks = parse_ranks(files.log())
+    layout = block_layout(tasks, ranks)
+    show(console, files.summary(), placement(ranks, layout, files.job_id))
     return files.summary()
 
 
@@ -36,7 +35,7 @@ def described(metrics: list[dict]) -> tuple[str, str]:
     return what, f"{last['images_per_s']:,.0f} images/s" if last["test_accuracy"] is not None else ""
 
 
-def show(console: Console, summary: dict, placed: list[slurm.Placed]) -> None:
+def show(console: Console, summary: dict, placed: list[Placed]) -> None:
     """Placement and accuracy."""
     table = Table(title="where the ranks ran: the log and Slurm agree")
     for heading in ("rank", "node (log)", "node (Slurm)", "on the node", "what it trains on"):

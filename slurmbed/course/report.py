@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 
 from slurmbed.course import figures
-from slurmbed.slurm.client import Placed
+from slurmbed.slurm.placement import Placed
 
 WORDS = {
     "none": "one process",

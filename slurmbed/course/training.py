@@ -20,8 +20,9 @@ from slurmbed.course.report import WORDS, Outcome, report_page
 from slurmbed.engine.compose import MADE_BY_COMPOSE
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.process import run
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.client import Slurm, failure
+from slurmbed.slurm.placement import Placed, parse_ranks, placement, require_separate_nodes
+from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at a job
@@ -83,7 +84,7 @@ class Run:
     def summary(self) -> dict:
         return self.results("summary.json")
 
-    def outcome(self, placed: list[slurm.Placed]) -> Outcome:
+    def outcome(self, placed: list[Placed]) -> Outcome:
         """What the run wrote, once it is over."""
         timeline = self.read("timeline.json")
         return Outcome(
@@ -153,8 +154,8 @@ def prepare_run(cluster: Cluster, console: Console, steps: str, text: str) -> li
 def run_job(cluster: Cluster, console: Console, parallel: str, nodes: int, words: list[str]) -> tuple[Run, Outcome]:
     """Submit a strategy's job, follow it to its end, and prove where its ranks ran. Raises as ``train``."""
     files, layout = complete(cluster, console, [f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *words], described)
-    placed = slurm.placement(parse.parse_ranks(files.log()), layout, files.job_id)
-    slurm.require_separate_nodes(placed)
+    placed = placement(parse_ranks(files.log()), layout, files.job_id)
+    require_separate_nodes(placed)
     return files, files.outcome(placed)
 
 
@@ -175,16 +176,16 @@ def complete(cluster: Cluster, console: Console, words: list[str], describe: Des
         leave_or_cancel(cluster.slurm, job_id, console)
         raise
     if job.state != "COMPLETED":
-        raise slurm.failure(job, files.log(), str(files.log_file))
+        raise failure(job, files.log(), str(files.log_file))
     return files, layout or cluster.slurm.accounted_layout(job_id)
 
 
-def follow(client: slurm.Slurm, files: Run, console: Console, describe: Describe) -> tuple[parse.Job, dict[int, str]]:
+def follow(client: Slurm, files: Run, console: Console, describe: Describe) -> tuple[Job, dict[int, str]]:
     """The job once it is over, and where slurmctld laid out its tasks; shows progress meanwhile, by ``describe``."""
     layout: dict[int, str] = {}
     with Follower(console, describe) as follower:
 
-        def check() -> parse.Job:
+        def check() -> Job:
             job = client.job(files.job_id)
             follower.update(job, files.metrics())
             if job.state == "RUNNING" and not layout:
@@ -221,7 +222,7 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def update(self, job: parse.Job, metrics: list[dict]) -> None:
+    def update(self, job: Job, metrics: list[dict]) -> None:
         if not metrics:
             state = f"job {job.id}: {job.state}" + (f" ({job.reason})" if job.state == "PENDING" else "")
             self.bar.update(self.task, description=state)
@@ -239,7 +240,7 @@ class Follower:
             self.console.print(text, highlight=False)
 
 
-def leave_or_cancel(client: slurm.Slurm, job_id: str, console: Console) -> None:
+def leave_or_cancel(client: Slurm, job_id: str, console: Console) -> None:
     """After Ctrl-C: ask what becomes of the job. Where nobody can answer it is left running."""
     answer = ""
     if console.is_terminal and sys.stdin.isatty():

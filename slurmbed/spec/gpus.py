@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from slurmbed.errors import UsageError
 from slurmbed.process import run
-from slurmbed.slurm.parse import parse_gpus
 
 MAX_GPUS = 16  # of one node
 EMULATED = "emulated"  # the type of GPUs that nobody named otherwise
@@ -120,3 +119,8 @@ def notice(gpus: str, group: str = "") -> str:
     why = "" if listed() else "no NVIDIA GPU on this machine: "
     those = f"{number} emulated GPU{'s' * (number != 1)}{of_type}"
     return f"{why}{those} for each node{of_group}; ranks compute on CPUs"
+
+
+def parse_gpus(text: str) -> list[str]:
+    """Names of the GPUs that ``nvidia-smi -L`` lists; what a GPU is divided into (MIG) is not counted."""
+    return re.findall(r"^GPU \d+: (.+) \(UUID: \S+\)$", text, re.MULTILINE)

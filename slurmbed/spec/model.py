@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
 from slurmbed.errors import UsageError
-from slurmbed.slurm.parse import parse_memory
 from slurmbed.spec import gpus
+from slurmbed.spec.memory import parse_memory
 
 Location = tuple[str | int, ...]
 """Where in the file: keys and places in lists, as pydantic gives them."""

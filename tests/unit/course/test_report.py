@@ -9,8 +9,7 @@ import pytest
 
 from slurmbed.course import comparing, figures
 from slurmbed.course.report import Outcome, comparison, comparison_page, report_page
-from slurmbed.slurm.client import Placed
-from slurmbed.slurm.parse import Rank
+from slurmbed.slurm.placement import Placed, RankRecord
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 
@@ -19,7 +18,7 @@ def outcome(parallel: str, **changed) -> Outcome:
     """A recorded run, on as many nodes as ranks."""
     recorded = json.loads((RECORDED / f"run-{parallel}.json").read_text())
     size = recorded["summary"]["world_size"]
-    ranks = [Rank(i, size, 0, f"node-{i + 1}", f"node-{i + 1}", "7", f"half {i}") for i in range(size)]
+    ranks = [RankRecord(i, size, 0, f"node-{i + 1}", f"node-{i + 1}", "7", f"half {i}") for i in range(size)]
     placed = [Placed(rank, rank.host) for rank in ranks]
     return Outcome(recorded["summary"] | changed, recorded["metrics"], placed, recorded["timeline"])
 

@@ -174,3 +174,13 @@ def test_emulated_gpus_and_none_take_nothing_of_the_host(monkeypatch):
 def test_gpus_are_chosen_once(four, asked, there):
     with pytest.raises(UsageError, match=f"GPUS={asked}: the nodes that are there were made with GPUS={there or 0}"):
         with_gpus(Settings(gpus=asked), {1: replace(NEW, gpus=there)}, NEW, 2)
+
+
+def test_gpus_are_counted_without_what_they_are_divided_into():
+    text = (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)\n"
+        "  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)\n"
+        "GPU 1: NVIDIA H200 (UUID: GPU-1a2b3c4d-0000-1111-2222-333344445555)\n"
+    )
+    assert gpus.parse_gpus(text) == ["NVIDIA A100-SXM4-40GB", "NVIDIA H200"]
+    assert gpus.parse_gpus("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n") == []
