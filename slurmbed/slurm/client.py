@@ -1,172 +1,198 @@
-"""Slurm through its commands: submit, wait, cancel, accounting, placement. Works over any runner."""
+"""Slurm through its commands: submit, wait, cancel, accounting, layout. Works over any runner."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError
 from slurmbed.process import Result, last_lines
-from slurmbed.slurm import parse
+from slurmbed.slurm.layout import parse_layout
+from slurmbed.slurm.records import (
+    SACCT,
+    SHOW_JOB,
+    SHOW_NODES,
+    Job,
+    JobAccounting,
+    Node,
+    parse_accounting,
+    parse_jobs,
+    parse_nodes,
+)
 from slurmbed.wait import Pending, wait_until
 
 Runner = Callable[[Sequence[str]], Result]
 """Runs an argv where Slurm's commands are: in a login container, on a login node by ssh, or here."""
 
-
-@dataclass(frozen=True)
-class Placed:
-    """One rank with the node it named itself and the node that Slurm gave it."""
-
-    rank: parse.Rank
-    slurm_node: str
+SHOWN = 3  # jobs of an array that a message lists
 
 
 class Slurm:
-    """Slurm's commands over ``runner``."""
+    """Slurm's commands over ``runner``.
+
+    A job id is a text, as squeue shows it: 7 (a job, a whole array, a whole heterogeneous job), 7_2 (task 2 of
+    array 7) or 7+1 (component 1 of heterogeneous job 7). Every method raises CommandError if Slurm refuses a command.
+    """
 
     def __init__(self, runner: Runner):
         self.runner = runner
 
-    def nodes(self) -> list[parse.Node]:
-        return parse.parse_nodes(self.runner(["scontrol", "--oneliner", "show", "nodes"]).check().stdout)
+    def nodes(self) -> list[Node]:
+        """All node records, in slurmctld's order, which is its order of ranks."""
+        return parse_nodes(self.runner(SHOW_NODES).check().stdout)
 
-    def submit(self, *words: str) -> str:
-        """``sbatch WORDS...`` and the id of the job. CommandError with sbatch's own words if it refuses."""
-        return self.runner(["sbatch", "--parsable", *words]).check().stdout.strip().split(";")[0]
+    def submit(self, *arguments: str) -> str:
+        """``sbatch ARGUMENTS...``; the id of the job. CommandError with sbatch's own message if it refuses."""
+        return self.runner(["sbatch", "--parsable", *arguments]).check().stdout.strip().split(";")[0]
 
-    def job(self, job_id: str) -> parse.Job:
-        """The job as slurmctld knows it, or as accounting does once slurmctld forgot it."""
-        known = self.runner(["scontrol", "--oneliner", "show", "job", job_id])
-        if known.ok:
-            return parse.parse_job(known.stdout)
-        if row := self._last_row(job_id):
-            state = row["State"].split()[0]  # "CANCELLED by 1000"
-            return parse.Job(job_id, row["JobName"], state, "", row["ExitCode"], row["NodeList"], "")
-        raise SlurmbedError(f"no job {job_id}, neither in slurmctld nor in accounting", "sacct --allusers lists jobs")
+    def jobs(self, job_id: str) -> list[Job]:
+        """All that ``job_id`` names: a job; the tasks of an array; the components of a heterogeneous job.
 
-    def wait(self, job_id: str, timeout: float, until: Callable[[parse.Job], bool] | None = None) -> parse.Job:
-        """The job once it is over, or once ``until`` holds.
+        An array's tasks are in order; those that have not started are one record, the last. What slurmctld no longer
+        knows (MinJobAge seconds after its end) comes from accounting. Slurm keeps no record of a single task that was
+        cancelled before it started.
 
         Raises:
-            WaitTimeout: neither came within ``timeout`` seconds.
+            SlurmbedError: neither knows such a job.
         """
-        until = until or (lambda job: job.is_over)
+        return self._with_forgotten(job_id, *self._show(job_id))
 
-        def check() -> parse.Job:
-            job = self.job(job_id)
-            if not until(job) and not job.is_over:
-                raise Pending(f"{job.state} ({job.reason})")
-            return job
+    def job(self, job_id: str) -> Job:
+        """The job; of an array or a heterogeneous job the one that decides on the whole.
 
-        return wait_until(check, what=f"job {job_id}", timeout=timeout, hint=f"scontrol show job {job_id}")
+        That is the first one that is not over, else the first that did not end COMPLETED, else the first.
 
-    def wait_completed(self, job_id: str, timeout: float, log: Callable[[], str] = str) -> parse.Job:
-        """The job once it is over; JobFailed with the last lines of ``log()`` unless it is COMPLETED."""
-        job = self.wait(job_id, timeout)
+        Raises:
+            SlurmbedError: neither slurmctld nor accounting knows such a job.
+        """
+        return deciding(self.jobs(job_id))
+
+    def wait(self, job_id: str, timeout: float, until: Callable[[Job], bool] | None = None) -> Job:
+        """The job once it is over, or once ``until`` holds; as ``job``, of an array or a heterogeneous job.
+
+        Args:
+            timeout: seconds.
+            until: must hold of every task or component that is not over.
+
+        Raises:
+            WaitTimeout: neither came within ``timeout``.
+        """
+        return deciding(self._wait_all(job_id, timeout, until))
+
+    def wait_completed(self, job_id: str, timeout: float, log: Callable[[], str] = str) -> Job:
+        """The job once it is over, with all its tasks or components.
+
+        Args:
+            timeout: seconds.
+            log: gives the text of the job's log, for the error.
+
+        Raises:
+            JobFailed: it, or one of its tasks or components, ended in another state than COMPLETED; with the last
+                lines of ``log()``.
+            WaitTimeout: it was not over within ``timeout``.
+        """
+        jobs = self._wait_all(job_id, timeout)
+        job = deciding(jobs)
         if job.state != "COMPLETED":
-            raise failure(job, log())
+            raise failure(job, log(), jobs=jobs)
         return job
 
     def release(self, job_id: str) -> None:
-        """Let a job go that was submitted with ``--hold``."""
+        """Let a job start that was submitted with ``--hold``."""
         self.runner(["scontrol", "release", job_id]).check()
 
     def cancel(self, job_id: str) -> None:
         self.runner(["scancel", job_id]).check()
 
-    def accounting(self, job_id: str) -> list[dict[str, str]]:
-        """The rows of sacct for a job and its steps; ``NTasks`` and ``NodeList`` as Slurm writes them."""
-        fields = "JobID,User,State,ExitCode,NNodes,NTasks,NodeList,ElapsedRaw,JobName"
-        argv = ["sacct", "--allusers", "--parsable2", "--duplicates", f"--jobs={job_id}", f"--format={fields}"]
-        return parse.parse_table(self.runner(argv).check().stdout)
-
-    def _last_row(self, job_id: str, step: str = "") -> dict[str, str] | None:
-        """Of a requeued job accounting has rows for every run; the last one counts."""
-        rows = [row for row in self.accounting(job_id) if row["JobID"] == job_id + step]
-        return rows[-1] if rows else None
+    def accounting(self, job_id: str) -> list[JobAccounting]:
+        """What accounting has of a job: a record for every run of every task or component. Empty if it has none yet."""
+        return parse_accounting(self.runner([*SACCT, f"--jobs={job_id}"]).check().stdout)
 
     def hostnames(self, nodelist: str) -> list[str]:
-        """``node-[1-3]`` spelt out, in Slurm's order."""
+        """The nodes of a list like ``node-[1-3]``, in Slurm's order."""
         return self.runner(["scontrol", "show", "hostnames", nodelist]).check().stdout.split()
 
     def layout(self, job_id: str, step: str = "0") -> dict[int, str]:
-        """Rank to node as slurmctld laid out a running step; empty when there is no such step (yet, or any more)."""
+        """Rank to node as slurmctld laid out a running step; empty if no such step runs (yet, or any more)."""
         shown = self.runner(["sattach", "--layout", f"{job_id}.{step}"])
-        return parse.parse_layout(shown.stdout) if shown.ok else {}
+        return parse_layout(shown.stdout) if shown.ok else {}
 
     def accounted_layout(self, job_id: str, step: str = "0") -> dict[int, str]:
-        """Rank to node from accounting, for a step that is over: its tasks in blocks over its nodes, srun's default."""
-        row = self._last_row(job_id, f".{step}")
-        if row is None:
+        """Rank to node from accounting, for a step that is over, of the job's last run.
+
+        Ranks of a heterogeneous job go through its components, as ``srun --het-group=0,1`` numbers them.
+
+        Raises:
+            PlacementError: accounting has no such step, the id is that of a whole array, or the tasks were spread in
+                a way that accounting does not keep.
+        """
+        found = {row.id: one for row in self.accounting(job_id) for one in row.steps if one.id == step}
+        if not found:
             raise PlacementError(f"accounting has no step {job_id}.{step}", f"sacct -j {job_id} shows what it has")
-        nodes, tasks = self.hostnames(row["NodeList"]), int(row["NTasks"])
-        share, more = divmod(tasks, len(nodes))
-        owners = [node for i, node in enumerate(nodes) for _ in range(share + (i < more))]
-        return dict(enumerate(owners))
+        if len(found) > 1 and any("_" in each for each in found):
+            raise PlacementError(f"job {job_id} is an array: each task has its own ranks", f"name one: {min(found)}")
+        return dict(enumerate(node for one in found.values() for node in one.layout()))
+
+    def _show(self, job_id: str) -> tuple[list[Job], str]:
+        """What slurmctld knows of a job, and what scontrol said on standard error.
+
+        The list is empty for an unknown job, and if slurmctld does not answer: scontrol's JSON is the same for both,
+        with exit status 0.
+        """
+        shown = self.runner([*SHOW_JOB, job_id])
+        jobs = parse_jobs(shown.stdout) if shown.ok else []
+        # The JSON has the whole array, or all components, whichever of them was asked for.
+        return [job for job in jobs if job.is_named(job_id)], shown.stderr
+
+    def _with_forgotten(self, job_id: str, known: list[Job], error: str) -> list[Job]:
+        """With the ended jobs that slurmctld no longer knows; of arrays it forgets one task after the other."""
+        if known and known[0].array_job_id != job_id:
+            return known
+        by_raw_id: dict[str, Job] = {row.raw_id: row for row in self.accounting(job_id)}  # a requeued job's last run
+        by_raw_id |= {job.raw_id: job for job in known}
+        if not by_raw_id:
+            reason = f"no job {job_id}, neither in slurmctld nor in accounting"
+            raise SlurmbedError(reason, "sacct --allusers lists jobs", last_lines(error, 3))
+        return sorted(by_raw_id.values(), key=lambda job: job.position)
+
+    def _wait_all(self, job_id: str, timeout: float, until: Callable[[Job], bool] | None = None) -> list[Job]:
+        def waiting(jobs: list[Job]) -> list[Job]:
+            return [job for job in jobs if not job.is_over and not (until and until(job))]
+
+        def check() -> list[Job]:
+            jobs, error = self._show(job_id)
+            if not waiting(jobs):  # only then is it worth asking accounting
+                jobs = self._with_forgotten(job_id, jobs, error)
+            if left := waiting(jobs):
+                raise Pending(describe(left) if len(jobs) > 1 else f"{left[0].state} ({left[0].reason})")
+            return jobs
+
+        return wait_until(check, what=f"job {job_id}", timeout=timeout, hint=f"scontrol show job {job_id}")
 
 
-def failure(job: parse.Job, log: str, log_file: str = "") -> JobFailed:
-    """What to tell of a job that did not complete: state, exit code, last log lines, where the rest is."""
+def deciding(jobs: Sequence[Job]) -> Job:
+    """Of an array's tasks or a heterogeneous job's components, the one that decides on the whole: see Slurm.job."""
+    unfinished = [job for job in jobs if not job.is_over]
+    failed = [job for job in jobs if job.state != "COMPLETED"]
+    return (unfinished or failed or list(jobs))[0]
+
+
+def describe(jobs: Sequence[Job]) -> str:
+    """States of the first jobs, and how many more there are."""
+    shown = ", ".join(f"{job.id} {job.state} ({job.reason})" for job in jobs[:SHOWN])
+    return shown + (f" and {len(jobs) - SHOWN} more" if len(jobs) > SHOWN else "")
+
+
+def failure(job: Job, log: str, log_file: str = "", jobs: Sequence[Job] = ()) -> JobFailed:
+    """The error for a job that did not complete: state, exit code, last lines of its log, where the whole log is.
+
+    Args:
+        log: the text of the log.
+        log_file: where it is; without it, where Slurm says.
+        jobs: all tasks or components, of which ``job`` is one.
+    """
     reason = f"job {job.id} ended {job.state}, exit code {job.exit_code}"
     if job.reason not in ("", "None"):
         reason += f" ({job.reason})"
-    where = log_file or job.stdout
-    return JobFailed(reason, f"whole log: {where}" if where else "", last_lines(log))
-
-
-def placement(ranks: list[parse.Rank], layout: dict[int, str], job_id: str) -> list[Placed]:
-    """Ranks beside the nodes Slurm gave them, once both sources agree.
-
-    Args:
-        ranks: the rank records of the job's log.
-        layout: rank to node, as Slurm says.
-
-    Raises:
-        PlacementError: a rank is missing, there twice or of another job, or sits on another node than Slurm says.
-    """
-    wrong = [] if layout else ["Slurm has no ranks"]
-    if sorted(rank.rank for rank in ranks) != sorted(layout):
-        wrong.append(f"the log has ranks {[rank.rank for rank in ranks]}, Slurm has {sorted(layout)}")
-    for rank in ranks:
-        if rank.world_size != len(layout):
-            wrong.append(f"rank {rank.rank} sees a world of {rank.world_size}, Slurm started {len(layout)} tasks")
-        if rank.job_id != job_id:
-            wrong.append(f"rank {rank.rank} is of job {rank.job_id}, not {job_id}")
-        slurm_node = layout.get(rank.rank)
-        if slurm_node and not rank.host == (rank.node or rank.host) == slurm_node:  # over ssh Slurm names no node
-            wrong.append(f"rank {rank.rank} says host {rank.host}, node {rank.node}; Slurm says {slurm_node}")
-    if wrong:
-        raise PlacementError("the log and Slurm disagree on placement", "", "\n".join(f"    {line}" for line in wrong))
-    return [Placed(rank, layout[rank.rank]) for rank in ranks]
-
-
-def block_layout(tasks: dict[int, str], ranks: list[parse.Rank]) -> dict[int, str]:
-    """Rank to node for ranks that Slurm did not start itself: a torchrun on each node did, or ssh, or Ray.
-
-    Each node has a block of ranks, as many on each, but which node gets which block is the launcher's choice. So the
-    choice is taken from the log; that each node Slurm gave has a block, and no other node one, is checked here, and the
-    rest by ``placement``.
-
-    Args:
-        tasks: task to node, as Slurm says; one task on each node. Or, where Slurm sees none, the job's nodes, numbered.
-        ranks: the rank records of the job's log.
-
-    Raises:
-        PlacementError: the blocks' nodes are not the nodes of Slurm's tasks.
-    """
-    blocks = [rank.host for rank in ranks if rank.local_rank == 0]
-    if not tasks or sorted(blocks) != sorted(tasks.values()):
-        raise PlacementError(
-            "the log and Slurm disagree on placement",
-            "",
-            f"    the log has a first rank on {blocks}, the job's nodes are {list(tasks.values())}",
-        )
-    size = ranks[0].world_size // len(blocks)
-    return {block * size + i: node for block, node in enumerate(blocks) for i in range(size)}
-
-
-def require_separate_nodes(placed: list[Placed]) -> None:
-    """PlacementError unless every rank has a node of its own."""
-    shared = {node: count for node, count in Counter(item.slurm_node for item in placed).items() if count > 1}
-    if shared:
-        raise PlacementError("ranks share a node: " + ", ".join(f"{n} ranks on {node}" for node, n in shared.items()))
+    if len(jobs) > 1:
+        failed = [each for each in jobs if each.state != "COMPLETED"]
+        reason += f"; not completed: {len(failed)} of {len(jobs)}"
+    log_file = log_file or job.stdout
+    return JobFailed(reason, f"whole log: {log_file}" if log_file else "", last_lines(log))

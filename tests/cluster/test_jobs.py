@@ -6,8 +6,9 @@ import pytest
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.errors import JobFailed, PlacementError
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.client import Slurm
+from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
+from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
 from slurmbed.wait import Pending, wait_until
 
 QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layers", "2")
@@ -16,9 +17,8 @@ QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layer
 def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
     nodes = cluster.slurm.nodes()
     assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 1024), ("node-2", 2, 1024)]
-    rows = cluster.slurm.runner(["sacct", "--allusers", "--parsable2", "--name=ready", "--format=User,State,NNodes"])
-    first = parse.parse_table(rows.check().stdout)[0]
-    assert first == {"User": "alice", "State": "COMPLETED", "NNodes": "2"}
+    first = parse_accounting(cluster.slurm.runner([*SACCT, "--name=ready"]).check().stdout)[0]
+    assert (first.user, first.state, first.nodes) == ("alice", "COMPLETED", 2)
 
 
 def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[int, str]]:
@@ -27,7 +27,7 @@ def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[in
     log = cluster.workspace() / "runs" / f"{job_id}.log"
     layouts = []
 
-    def laid_out(job: parse.Job) -> bool:
+    def laid_out(job: Job) -> bool:
         layouts.append(cluster.slurm.layout(job_id))
         return bool(layouts[-1])
 
@@ -39,8 +39,8 @@ def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[in
 def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, text):
     job_id, log, layout = train(cluster, text)
     assert layout == {0: "node-1", 1: "node-2"}
-    placed = slurm.placement(parse.parse_ranks(log), layout, job_id)
-    slurm.require_separate_nodes(placed)
+    placed = placement(parse_ranks(log), layout, job_id)
+    require_separate_nodes(placed)
     assert cluster.slurm.accounted_layout(job_id) == layout
     assert [item.rank.shard.split(" of")[0] for item in placed] == ["heads 0-1", "heads 2-3"]
 
@@ -53,11 +53,11 @@ def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, text):
 
 def test_a_job_that_asks_for_one_node_lands_on_one(cluster, text):
     job_id, log, layout = train(cluster, text, "--nodes=1", "--ntasks-per-node=2")
-    placed = slurm.placement(parse.parse_ranks(log), layout, job_id)
+    placed = placement(parse_ranks(log), layout, job_id)
     assert len(placed) == 2
     assert len({item.slurm_node for item in placed}) == 1
     with pytest.raises(PlacementError, match="ranks share a node"):
-        slurm.require_separate_nodes(placed)
+        require_separate_nodes(placed)
 
 
 def test_ranks_follow_the_numbers_of_the_nodes(run_job):
@@ -74,27 +74,27 @@ def test_accounting_has_the_failure(cluster):
     job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "exit 4")
     cluster.slurm.wait(job_id, 60)
 
-    def accounted() -> dict[str, str]:
-        rows = [row for row in cluster.slurm.accounting(job_id) if row["JobID"] == job_id]
-        if not rows or rows[0]["State"] in parse.ACTIVE_STATES:
+    def accounted() -> JobAccounting:
+        rows = cluster.slurm.accounting(job_id)
+        if not rows or not rows[0].is_over:
             raise Pending(str(rows))
         return rows[0]
 
     row = wait_until(accounted, what="sacct has the end of the job", timeout=30)
-    assert (row["User"], row["State"], row["ExitCode"]) == ("alice", "FAILED", "4:0")
+    assert (row.user, row.state, row.exit_code) == ("alice", "FAILED", "4:0")
 
 
 def test_two_users_have_their_own_jobs_and_files(cluster):
     shared, private = "/workspace/from-alice", "/home/alice/private"
     script = f"id -un; id -u; touch ~/mine; cat {shared}; cat {private} || srun echo denied"
     cluster.as_user("alice")(["sh", "-c", f"umask 022; echo hello >{shared}; echo hello >{private}"]).check()
-    bob = slurm.Slurm(cluster.as_user("bob"))
+    bob = Slurm(cluster.as_user("bob"))
     job_id = bob.submit("--output=/home/bob/%j.log", "--wrap", script)
     bob.wait_completed(job_id, 60)
     name, uid, greeting, *refused = cluster.as_user("bob")(["cat", f"/home/bob/{job_id}.log"]).check().stdout.split()
     assert (name, greeting, refused[-3:]) == ("bob", "hello", ["Permission", "denied", "denied"])
     assert cluster.as_user("bob")(["stat", "--format=%u", "/home/bob/mine"]).check().stdout.strip() == uid
-    assert cluster.slurm.accounting(job_id)[0]["User"] == "bob"
+    assert cluster.slurm.accounting(job_id)[0].user == "bob"
 
 
 def test_a_user_may_not_cancel_anothers_job(cluster):
@@ -116,7 +116,7 @@ def test_a_request_that_no_node_can_meet_is_refused_at_once(cluster):
 
 def test_collectives_are_measured_between_nodes_beside_iperf3(run_job, workspace):
     job, log = run_job("jobs/collectives.sbatch", "--largest", "2048")
-    ranks = parse.parse_ranks(log)
+    ranks = parse_ranks(log)
     assert sorted(rank.node for rank in ranks) == ["node-1", "node-2"]
     found = json.loads((workspace / "runs" / job.id / "collectives.json").read_text())
     assert all(limit > 0 for limit in found["limits"].values())

@@ -85,7 +85,7 @@ def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
     again = Cluster(Settings(name=NAME), print)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
     rows = again.slurm.accounting(job_id)
-    assert (rows[0]["JobID"], rows[0]["State"]) == (job_id, "COMPLETED")
+    assert (rows[0].id, rows[0].state) == (job_id, "COMPLETED")
     assert again.slurm.job(held).state == "PENDING"
     again.slurm.cancel(held)
     assert again.slurm.runner(["cat", "/home/alice/kept"]).check().stdout == "kept\n"

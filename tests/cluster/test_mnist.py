@@ -5,8 +5,8 @@ import json
 import pytest
 
 from slurmbed.course import data
-from slurmbed.slurm import client as slurm
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import block_layout, parse_ranks, placement
+from slurmbed.slurm.records import Job
 
 ACCURACY = 0.985
 
@@ -21,7 +21,7 @@ def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(
     log = cluster.workspace() / "runs" / f"{job_id}.log"
     tasks = {}
 
-    def laid_out(job: parse.Job) -> bool:
+    def laid_out(job: Job) -> bool:
         tasks.update(cluster.slurm.layout(job_id))
         return bool(tasks)
 
@@ -29,8 +29,8 @@ def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(
     cluster.slurm.wait_completed(job_id, 400, log=log.read_text)
     assert tasks == {0: "node-1", 1: "node-2"}
     assert cluster.slurm.accounted_layout(job_id) == tasks
-    ranks = parse.parse_ranks(log.read_text())
-    placed = slurm.placement(ranks, slurm.block_layout(tasks, ranks), job_id)
+    ranks = parse_ranks(log.read_text())
+    placed = placement(ranks, block_layout(tasks, ranks), job_id)
     assert sorted((item.slurm_node, item.rank.local_rank) for item in placed) == [
         ("node-1", 0),
         ("node-1", 1),

@@ -1,5 +1,6 @@
 """Clusters of a shape: GPUs that no machine has, and a campus with partitions, QOS, accounts and preemption."""
 
+import csv
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from slurmbed.cluster.plan import WORKSPACE, Settings
 from slurmbed.engine.compose import ROOT
 from slurmbed.errors import UsageError
 from slurmbed.process import run
-from slurmbed.slurm.parse import Job, parse_table
+from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
 SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
@@ -171,7 +172,8 @@ def gpus_of(cluster: Cluster, job_id: str) -> list[tuple[str, int]]:
 
 
 def show(cluster: Cluster, *words: str) -> list[dict[str, str]]:
-    return parse_table(cluster.slurm.runner(["sacctmgr", "--parsable2", "show", *words]).check().stdout)
+    shown = cluster.slurm.runner(["sacctmgr", "--parsable2", "show", *words]).check().stdout
+    return list(csv.DictReader(shown.splitlines(), delimiter="|"))
 
 
 def test_partitions_are_those_of_the_file(campus):
@@ -273,7 +275,7 @@ def steps_begun(folder: Path) -> str:
 
 
 def preempted(cluster: Cluster, job_id: str) -> None:
-    states = [row["State"] for row in cluster.slurm.accounting(job_id)]
+    states = [row.state for row in cluster.slurm.accounting(job_id)]
     if "PREEMPTED" not in states:
         raise Pending(str(states))
 

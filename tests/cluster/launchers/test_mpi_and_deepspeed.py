@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from slurmbed.slurm.parse import parse_ranks
 
 from slurmbed.course import data
+from slurmbed.slurm.placement import parse_ranks
 from slurmbed.wait import Pending, wait_until
 
 NODES = ["node-1", "node-1", "node-2", "node-2"]  # of ranks 0 to 3

@@ -3,7 +3,7 @@
 import pytest
 
 from slurmbed.errors import JobFailed
-from slurmbed.slurm.parse import parse_ranks
+from slurmbed.slurm.placement import parse_ranks
 
 RAY = ("--nodes=2", "--gpus-per-node=2", "--cpus-per-task=2", "launchers/ray.sbatch")
 SPAWN = ("--gpus-per-node=2", "--cpus-per-task=2", "launchers/multiprocessing.sbatch")

@@ -6,7 +6,7 @@ import pytest
 
 from slurmbed.cluster.cluster import USER
 from slurmbed.process import run
-from slurmbed.slurm.parse import parse_ranks
+from slurmbed.slurm.placement import parse_ranks
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def job_of(output: str) -> str:
 def test_every_task_of_an_array_gives_its_own_result(pod, launch):
     done = launch("launchers/submitit_features.py", "array").check()
     assert "results: [1, 4, 9, 16]" in done.stdout
-    rows = [row["JobID"] for row in pod.slurm.accounting(job_of(done.stdout)) if "." not in row["JobID"]]
+    rows = [row.id for row in pod.slurm.accounting(job_of(done.stdout))]
     assert sorted(rows) == [f"{job_of(done.stdout)}_{task}" for task in range(4)]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurmbed.course import data
-from slurmbed.slurm import parse
+from slurmbed.slurm.placement import parse_ranks
+from slurmbed.slurm.records import Job
 
 RANK = "^python3 launchers/distributed_sum.py"
 TORCHRUN = "^/opt/launchers/bin/python3 /opt/launchers/bin/torchrun"
@@ -54,7 +55,7 @@ def test_a_killed_rank_restarts_all_ranks_on_all_nodes(pod, pod_workspace):
     job.kill("node-2", RANK)
     job.wait_completed()
     assert [each["nodes"] for each in job.meetings()] == [{"node-1": [0, 1], "node-2": [2, 3]}] * 2
-    assert Counter(each.rank for each in parse.parse_ranks(job.log())) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert Counter(each.rank for each in parse_ranks(job.log())) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert re.search(r"^\d+ sum\(s\) over 4 rank\(s\): all right$", job.log(), re.MULTILINE)
 
 
@@ -121,7 +122,7 @@ def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod, pod_j
     plain, _ = pod_job(*size, "launchers/torchrun.sbatch", *words, timeout=240)
     chained, _ = pod_job(*size, "launchers/chain/run_script.sh", *words, timeout=240)
     logs = {file.name: file.read_text() for file in (pod_workspace / "log" / chained.id).iterdir()}
-    ranks = {name: sorted((each.rank, each.node) for each in parse.parse_ranks(log)) for name, log in logs.items()}
+    ranks = {name: sorted((each.rank, each.node) for each in parse_ranks(log)) for name, log in logs.items()}
     assert ranks == {
         "node-3.out": [(0, "node-3"), (1, "node-3")],
         "node-4.out": [(2, "node-4"), (3, "node-4")],
@@ -131,7 +132,7 @@ def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod, pod_j
     assert losses(pod_workspace, chained) == losses(pod_workspace, plain)
 
 
-def losses(workspace: Path, job: parse.Job) -> dict[int, float]:
+def losses(workspace: Path, job: Job) -> dict[int, float]:
     """Training loss by step."""
     lines = map(json.loads, (workspace / "runs" / job.id / "metrics.jsonl").read_text().splitlines())
     found = {line["step"]: line["train_loss"] for line in lines}
