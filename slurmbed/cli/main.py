@@ -176,7 +176,7 @@ COMMANDS = {
     "clean": (clean, "remove its containers, volumes and network", "adopt"),
     "purge": (purge, "remove the images too", "adopt"),
     "test": (test, "lint and all tests", "only"),
-    "test-launchers": (test_launchers, "the cluster tests of launchers alone", ""),
+    "test-launchers": (test_launchers, "the tests of launchers: each at every size", ""),
     "bench-train": (
         bench_train.main,
         "tokens a second and seconds to a loss, one process beside two nodes",
@@ -209,7 +209,7 @@ OPTIONS = {
     "service": "one service, like slurmctld or node-1",
     "follow": "1: go on as new lines come",
     "largest": "bytes of the largest tensor (default: 64 MiB)",
-    "only": "tests: unit, training or cluster; launchers: names like torchrun,ray",
+    "only": "tests: unit, training, cluster or smoke; launchers: names like torchrun,ray",
 }
 
 
