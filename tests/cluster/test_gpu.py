@@ -1,6 +1,5 @@
 """GPUs: emulated ones through Slurm, the host's as far as a machine without any can show, NCCL where there is one."""
 
-import json
 from contextlib import suppress
 
 import pytest
@@ -91,5 +90,5 @@ def test_nccl_trains_on_a_gpu_for_each_node(host_gpus, image, tmp_path):
         words = ("jobs/tp.sbatch", "--text", prepare.text(cluster).path, "--steps", "20", "--backend", "nccl")
         run_job = jobs.job_runner(cluster, own)
         job, _ = run_job(f"--nodes={nodes}", "--gpus-per-task=1", *words, timeout=600)
-    summary = json.loads((own / "runs" / job.id / "summary.json").read_text())
+    summary = jobs.summary(own, job.id)
     assert (summary["steps"], summary["world_size"], summary["config"]["backend"]) == (20, nodes, "nccl")

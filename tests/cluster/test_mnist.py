@@ -1,7 +1,5 @@
 """Digits on two nodes: one torchrun on each under Slurm, two ranks under each torchrun."""
 
-import json
-
 import pytest
 
 from harness import jobs
@@ -37,7 +35,7 @@ def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(
         ("node-2", 0),
         ("node-2", 1),
     ]
-    summary = json.loads((log.with_suffix("") / "summary.json").read_text())
+    summary = jobs.summary(workspace, job_id)
     assert summary["world_size"] == 4
     assert summary["data"]["test"] == 10_000
     assert summary["test_accuracy"] > ACCURACY

@@ -29,6 +29,11 @@ def log_of(workspace: Path, job_id: str) -> Path:
     return workspace / "runs" / f"{job_id}.log"
 
 
+def summary(workspace: Path, job_id: str) -> dict:
+    """What a training wrote of itself at its end."""
+    return json.loads((workspace / "runs" / job_id / "summary.json").read_text())
+
+
 def wait_for_log(cluster, workspace: Path, job_id: str, text: str, timeout: float = 300) -> None:
     """Block until the job's log has ``text``; an assertion fails if the job ends without it."""
     log = log_of(workspace, job_id)

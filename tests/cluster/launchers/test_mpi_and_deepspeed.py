@@ -1,6 +1,5 @@
 """MPI and DeepSpeed on the pod: what they compute beside the launchers' common programs, and what they leave behind."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -83,7 +82,7 @@ def test_mpi4py_adds_up(pod_job, launch):
 def test_torchs_mpi_backend_trains(pod_job, pod_workspace, pod_text):
     job, log = pod_job(*MPI[0], *TRAINING, *jobs.TINY, f"--text={pod_text}", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
-    summary = json.loads((pod_workspace / "runs" / job.id / "summary.json").read_text())
+    summary = jobs.summary(pod_workspace, job.id)
     assert (summary["world_size"], summary["steps"], summary["config"]["backend"]) == (4, 5, "mpi")
     assert summary["val_loss"] < 4.5
 
