@@ -28,7 +28,8 @@ help: ## print this
 #: make clean                                    remove its containers, volumes and network
 #: make purge                                    the images too
 #: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
-#: make test [ONLY=smoke|unit|training|cluster]  lint and all tests
+#: make test [ONLY=smoke]                        lint and all tests; or a few of them in two minutes
+#:         [ONLY=unit|training|cluster]
 #: make test-launchers                           the whole matrix of launchers
 #: make bench                                    how fast: ratios measured in one run
 #: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss

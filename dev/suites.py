@@ -2,59 +2,82 @@
 
 import os
 import sys
-from collections.abc import Callable
 
+import click
+
+from dev import testrun
+from slurmbed.cli.console import say
+from slurmbed.cluster import images
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.plan import Settings
-from slurmbed.engine.compose import ROOT
-from slurmbed.errors import UsageError
+from slurmbed.cluster.settings import Settings
 from slurmbed.process import run
+from slurmbed.project import ROOT
 
-SUITES = ("unit", "training", "cluster")
+SUITES = {
+    "unit": ("unit",),
+    "training": ("training",),
+    "cluster": ("cluster",),
+    "smoke": ("unit", "smoke"),  # in two minutes, once there are images
+}
+ALL = ("unit", "training", "cluster")
 LIMIT = 4800  # seconds for one suite
 # What torch and oneDNN use of a CPU, if set where `make test` runs: the lowest are ATEN_CPU_CAPABILITY=default and
 # ONEDNN_MAX_CPU_ISA=SSE41.
 INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")  # one file's jobs work while another's wait
+# A worker takes a file at a time. Most tests wait most of the time, so there are more workers than cores.
+SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+# Marks are in pyproject.toml.
+CLUSTER_TESTS = {
+    "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix"),
+    "smoke": ("tests/cluster", "-m", "smoke"),
+    "launchers": ("tests/cluster/launchers", *SIDE_BY_SIDE),
+}
 
 
-def test(only: str, say: Callable[[str], None]) -> int:
-    """Run all suites, or ``only`` one; the exit status is the first failure's.
-
-    Raises:
-        UsageError: no such suite.
-    """
-    if only and only not in SUITES:
-        raise UsageError(f"ONLY={only}: no such tests", f"choose one of {', '.join(SUITES)}")
+@click.command()
+@click.option("--only", type=click.Choice(list(SUITES)), help="one suite, or a few tests of each [default: all]")
+def test(only: str | None) -> None:
+    """Run lint and all tests. The exit status is that of the first suite that failed."""
     failed = 0
-    for name in [only] if only else SUITES:
+    for name in SUITES[only] if only else ALL:
         say(f"---- {name} tests ----")
-        code = run(command(name, say), timeout=LIMIT, capture=False).returncode
+        code = run(command(name), timeout=LIMIT, capture=False).returncode
         failed = failed or code
-    return failed
+    sys.exit(failed)
 
 
-def test_launchers(say: Callable[[str], None]) -> int:
-    """Run the tests of launchers alone, which are among the cluster tests."""
+@click.command("test-launchers")
+def test_launchers() -> None:
+    """Run the tests of launchers, with those of the matrix: every launcher at every size."""
     say("---- launchers ----")
-    return run(command("cluster/launchers", say), timeout=LIMIT, capture=False).returncode
+    sys.exit(run(command("launchers"), timeout=LIMIT, capture=False).returncode)
 
 
-def command(name: str, say: Callable[[str], None]) -> list[str]:
-    """What runs the tests of a folder. For those that need images these are built first: no two tests build at once."""
-    here = [sys.executable, "-m", "pytest", str(ROOT / "tests" / name)]
+def command(name: str) -> list[str]:
+    """What runs a suite. For tests that need images these are built first: no two tests build at once."""
+    pytest = (sys.executable, "-m", "pytest")
     if name == "unit":
-        return here
-    cluster = Cluster(Settings(name="slurmbed-test"), say)
+        return [*pytest, str(ROOT / "tests" / "unit")]
+    run_name = testrun.name()
+    cluster = Cluster(Settings(name=run_name), say)
     plan = cluster.plan()
     cluster.build(plan)
-    if name.startswith("cluster"):
-        return [*here, *SIDE_BY_SIDE]
+    if name in CLUSTER_TESTS:
+        folder, *options = CLUSTER_TESTS[name]
+        return [*pytest, str(ROOT / folder), *options]
     return [
-        *("docker", "run", "--rm", "--name", "slurmbed-test-training", "--init", "--network", "none"),
+        *("docker", "run", "--rm", "--name", f"{run_name}-training", "--init", "--network", "none"),
         *("--shm-size", "512m"),
         *("--user", f"{os.getuid() or 1000}", "--volume", f"{ROOT}:/src:ro", "--workdir", "/src"),
         *(word for variable in INSTRUCTION_SETS for word in ("--env", variable)),
-        *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "HOME=/tmp", "--env", "OMP_NUM_THREADS=1", plan.node_image),
+        *(
+            "--env",
+            "PYTHONDONTWRITEBYTECODE=1",
+            "--env",
+            "HOME=/tmp",
+            "--env",
+            "OMP_NUM_THREADS=1",
+            images.image("node", plan.choices),
+        ),
         *("python3", "-m", "pytest", "-p", "no:cacheprovider", "tests/training"),
     ]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import NAME, typed_environment
-from slurmbed.cluster.cluster import SERVICES, Cluster
-from slurmbed.cluster.plan import Settings
-from slurmbed.engine.compose import ROOT, Compose
+from harness import engine
+from harness.clusters import WORKSPACE, make_cluster
+from harness.commands import typed_environment
+from harness.internals import ROOT
+from harness.names import NAME
 from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
@@ -45,17 +46,6 @@ class Command:
         return self.process.wait(timeout=300)
 
 
-def left() -> list[str]:
-    """Everything on the engine whose name begins with the cluster's."""
-    found = []
-    for argv in (
-        ["ps", "--all", "--format={{.Names}}"],
-        *([k, "ls", "--format={{.Name}}"] for k in ("volume", "network")),
-    ):
-        found += run(["docker", *argv, f"--filter=name={STOPPED}"], timeout=30).check().stdout.split()
-    return found
-
-
 @pytest.fixture
 def start(image, tmp_path):
     commands = []
@@ -68,15 +58,15 @@ def start(image, tmp_path):
     for command in commands:
         if command.process.poll() is None:
             command.process.kill()
-    Cluster(Settings(name=STOPPED), print).clean()
+    make_cluster(STOPPED).clean()
 
 
 def something_is_made(_: Command) -> bool:
-    return any(STOPPED in name for name in left())
+    return bool(engine.left(STOPPED))
 
 
 def a_container_runs(_: Command) -> bool:
-    return any(c.state == "running" for c in Compose(STOPPED).containers())
+    return "running" in engine.states(STOPPED).values()
 
 
 def slurm_is_waited_for(command: Command) -> bool:
@@ -88,7 +78,6 @@ def slurm_is_waited_for(command: Command) -> bool:
     [
         (SLURMBED, something_is_made, [143]),
         (SLURMBED, a_container_runs, [143]),
-        (SLURMBED, slurm_is_waited_for, [143]),
         (MAKE, slurm_is_waited_for, [-signal.SIGTERM, 2]),
     ],
 )
@@ -99,18 +88,18 @@ def test_sigterm_removes_what_was_started(start, argv, moment, statuses):
     command.process.send_signal(signal.SIGTERM)
     assert command.end() in statuses, command.said()
     assert "removed what was started" in command.said()
-    assert left() == []
+    assert engine.left(STOPPED) == []
 
 
 def test_a_second_signal_does_not_stop_the_removal(start):
     command = start()
     command.wait_until(slurm_is_waited_for)
     command.process.send_signal(signal.SIGINT)
-    command.wait_until(lambda _: not all(c.state == "running" for c in Compose(STOPPED).containers()))
+    command.wait_until(lambda _: set(engine.states(STOPPED).values()) != {"running"})
     command.process.send_signal(signal.SIGTERM)
     assert command.end() == 130
     assert "still removing what was started" in command.said()
-    assert left() == []
+    assert engine.left(STOPPED) == []
 
 
 @pytest.mark.parametrize("moment", [something_is_made, slurm_is_waited_for])
@@ -119,18 +108,17 @@ def test_after_kill_9_the_next_up_mends_it(start, moment):
     command.wait_until(moment)
     command.process.kill()
     command.end()
-    assert [node.name for node in Cluster(Settings(name=STOPPED), print).up()] == ["node-1", "node-2"]
-    services = [c.service for c in Compose(STOPPED).containers()]
-    assert sorted(services) == sorted([*SERVICES, "node-1", "node-2"])
+    assert [node.name for node in make_cluster(STOPPED).up()] == ["node-1", "node-2"]
+    assert set(engine.states(STOPPED)) == {*engine.SERVICES, "node-1", "node-2"}
 
 
-def test_containers_that_never_ran_are_made_anew(start):
+def test_containers_that_never_ran_are_made_anew(start, image):
     """As a start leaves them that was killed with all its commands; one node of them is not what anyone asked for."""
-    cluster = Cluster(Settings(name=STOPPED), print)
-    plan = cluster.plan()
-    cluster.compose.with_overlay(plan.slices[:1], "create", timeout=120).check()
-    assert {c.state for c in cluster.compose.containers()} == {"created"}
-    assert [node.name for node in cluster.up()] == ["node-1", "node-2"]
+    made = {"CLONE": str(ROOT), "JOB_UID": "1000", "WORKSPACE": str(WORKSPACE), "TAG": image.rpartition(":")[2]}
+    argv = ["docker", "compose", "-p", STOPPED, "-f", str(ROOT / "docker-compose.yml"), "create", "--no-build"]
+    run([*argv, *engine.SERVICES, "node-1"], timeout=120, env=made).check()
+    assert set(engine.states(STOPPED).values()) == {"created"}
+    assert [node.name for node in make_cluster(STOPPED).up()] == ["node-1", "node-2"]
 
 
 def test_two_ups_at_once_make_one_cluster(start):
@@ -142,14 +130,14 @@ def test_two_ups_at_once_make_one_cluster(start):
     assert f"process {other.process.pid}" in waited[0].said()
     for command in (first, second):
         assert "node-2" in command.said()
-    assert {c.state for c in Compose(STOPPED).containers()} == {"running"}
+    assert set(engine.states(STOPPED).values()) == {"running"}
 
 
 def test_clean_waits_for_an_up(start):
     command = start()
     command.wait_until(something_is_made)
     heard: list[str] = []
-    Cluster(Settings(name=STOPPED), heard.append).clean()
+    make_cluster(STOPPED, heard.append).clean()
     assert command.end() == 0, command.said()
     assert f"process {command.process.pid}" in heard[0]
-    assert left() == []
+    assert engine.left(STOPPED) == []

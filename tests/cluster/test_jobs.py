@@ -4,16 +4,24 @@ import json
 
 import pytest
 
-from slurmbed.cluster.cluster import Cluster
+from harness import jobs
+from harness.internals import (
+    SACCT,
+    Job,
+    JobAccounting,
+    Slurm,
+    parse_accounting,
+    parse_ranks,
+    placement,
+    require_separate_nodes,
+)
 from slurmbed.errors import JobFailed, PlacementError
-from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
-from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
 from slurmbed.wait import Pending, wait_until
 
 QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layers", "2")
 
 
+@pytest.mark.smoke
 def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
     nodes = cluster.slurm.nodes()
     assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 1024), ("node-2", 2, 1024)]
@@ -21,10 +29,10 @@ def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
     assert (first.user, first.state, first.nodes) == ("alice", "COMPLETED", 2)
 
 
-def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[int, str]]:
-    """Run the TP job; its id, its log, and the layout of its ranks while it ran, as slurmctld told it."""
-    job_id = cluster.slurm.submit(*options, "jobs/tp.sbatch", "--text", text, *QUICK)
-    log = cluster.workspace() / "runs" / f"{job_id}.log"
+@pytest.mark.smoke
+def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace, text):
+    """As slurmctld lays them out while they run, as accounting says afterwards, and as the ranks say themselves."""
+    job_id = cluster.slurm.submit("jobs/tp.sbatch", "--text", text, *QUICK)
     layouts = []
 
     def laid_out(job: Job) -> bool:
@@ -32,34 +40,33 @@ def train(cluster: Cluster, text: str, *options: str) -> tuple[str, str, dict[in
         return bool(layouts[-1])
 
     cluster.slurm.wait(job_id, 60, until=laid_out)
+    log = jobs.log_of(workspace, job_id)
     cluster.slurm.wait_completed(job_id, 180, log=log.read_text)
-    return job_id, log.read_text(), layouts[-1]
-
-
-def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, text):
-    job_id, log, layout = train(cluster, text)
+    layout = layouts[-1]
     assert layout == {0: "node-1", 1: "node-2"}
-    placed = placement(parse_ranks(log), layout, job_id)
+    placed = placement(parse_ranks(log.read_text()), layout, job_id)
     require_separate_nodes(placed)
     assert cluster.slurm.accounted_layout(job_id) == layout
     assert [item.rank.shard.split(" of")[0] for item in placed] == ["heads 0-1", "heads 2-3"]
 
-    folder = cluster.workspace() / "runs" / job_id
+    folder = workspace / "runs" / job_id
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["val_loss"] for line in metrics if line["val_loss"] is not None]
     assert losses[-1] < losses[0]
-    assert (folder / "summary.json").stat().st_uid == cluster.workspace().stat().st_uid != 0
+    assert (folder / "summary.json").stat().st_uid == workspace.stat().st_uid != 0
 
 
-def test_a_job_that_asks_for_one_node_lands_on_one(cluster, text):
-    job_id, log, layout = train(cluster, text, "--nodes=1", "--ntasks-per-node=2")
-    placed = placement(parse_ranks(log), layout, job_id)
+def test_a_job_that_asks_for_one_node_lands_on_one(cluster, run_job):
+    announce = "import env; env.announce(env.read().record(''))"
+    job, log = run_job("--nodes=1", "--ntasks-per-node=2", "--wrap", f'srun python3 -c "{announce}"')
+    placed = placement(parse_ranks(log), cluster.slurm.accounted_layout(job.id), job.id)
     assert len(placed) == 2
     assert len({item.slurm_node for item in placed}) == 1
     with pytest.raises(PlacementError, match="ranks share a node"):
         require_separate_nodes(placed)
 
 
+@pytest.mark.smoke
 def test_ranks_follow_the_numbers_of_the_nodes(run_job):
     _, log = run_job("--nodes=2", "--wrap", "srun --label hostname")
     assert sorted(log.splitlines()) == ["0: node-1", "1: node-2"]
@@ -70,18 +77,19 @@ def test_a_failing_job_is_told_with_its_exit_code_and_log(run_job):
         run_job("--wrap", "echo on fire; exit 3")
 
 
+@pytest.mark.smoke
 def test_accounting_has_the_failure(cluster):
     job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "exit 4")
     cluster.slurm.wait(job_id, 60)
 
     def accounted() -> JobAccounting:
-        rows = cluster.slurm.accounting(job_id)
-        if not rows or not rows[0].is_over:
-            raise Pending(str(rows))
-        return rows[0]
+        runs = cluster.slurm.accounting(job_id)
+        if not runs or not runs[0].is_over:
+            raise Pending(str(runs))
+        return runs[0]
 
-    row = wait_until(accounted, what="sacct has the end of the job", timeout=30)
-    assert (row.user, row.state, row.exit_code) == ("alice", "FAILED", "4:0")
+    run = wait_until(accounted, what="sacct has the end of the job", timeout=30)
+    assert (run.user, run.state, run.exit_code) == ("alice", "FAILED", "4:0")
 
 
 def test_two_users_have_their_own_jobs_and_files(cluster):
@@ -112,12 +120,3 @@ def test_a_request_that_no_node_can_meet_is_refused_at_once(cluster):
     refused = cluster.slurm.runner(["sbatch", "--nodes=3", "--wrap", "true"])
     assert not refused.ok
     assert "Node count specification invalid" in refused.output or "not available" in refused.output
-
-
-def test_collectives_are_measured_between_nodes_beside_iperf3(run_job, workspace):
-    job, log = run_job("jobs/collectives.sbatch", "--largest", "2048")
-    ranks = parse_ranks(log)
-    assert sorted(rank.node for rank in ranks) == ["node-1", "node-2"]
-    found = json.loads((workspace / "runs" / job.id / "collectives.json").read_text())
-    assert all(limit > 0 for limit in found["limits"].values())
-    assert {row["bytes"] for row in found["rows"]} == {1024, 2048}

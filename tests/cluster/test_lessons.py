@@ -8,11 +8,11 @@ import secrets
 
 import pytest
 
-from course import PAGE, Command, read
-from slurmbed.process import run
+from harness import engine
+from harness.lessons import PAGE, Command, read
 
 INTRODUCTION, *LESSONS = read(PAGE.read_text())
-LIMIT = 240  # seconds for a lesson
+LIMIT = 400  # seconds for a lesson
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def typed(cluster, text):
         mark = f"end of command {secrets.token_hex(8)}"
         script = "\n".join(f'{{ {command.typed}\n}} 2>&1; echo "{mark} $?"' for command in commands)
         shell = ["timeout", "--kill-after=5", str(LIMIT), "bash", "-c", script]
-        done = run(cluster.compose.exec_argv("login", shell, "alice", ("--workdir", "/workspace")), timeout=LIMIT + 30)
+        done = engine.on_login(cluster, shell, timeout=LIMIT + 30)
         # Output, status, output, status, ..; what is left is of a command that did not end.
         parts = re.split(rf"{mark} (\d+)\n", done.stdout)
         ended = [(int(status), printed) for printed, status in zip(parts[::2], parts[1::2], strict=False)]

@@ -1,12 +1,10 @@
 """Digits on two nodes: one torchrun on each under Slurm, two ranks under each torchrun."""
 
-import json
-
 import pytest
 
+from harness import jobs
+from harness.internals import Job, block_layout, parse_ranks, placement
 from slurmbed.course import data
-from slurmbed.slurm.placement import block_layout, parse_ranks, placement
-from slurmbed.slurm.records import Job
 
 ACCURACY = 0.985
 
@@ -16,9 +14,9 @@ def digits(cluster) -> data.DigitsRecord:
     return data.digits(cluster)
 
 
-def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, digits):
+def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, workspace, digits):
     job_id = cluster.slurm.submit("jobs/mnist.sbatch")
-    log = cluster.workspace() / "runs" / f"{job_id}.log"
+    log = jobs.log_of(workspace, job_id)
     tasks = {}
 
     def laid_out(job: Job) -> bool:
@@ -37,14 +35,14 @@ def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(
         ("node-2", 0),
         ("node-2", 1),
     ]
-    summary = json.loads((log.with_suffix("") / "summary.json").read_text())
+    summary = jobs.summary(workspace, job_id)
     assert summary["world_size"] == 4
     assert summary["data"]["test"] == 10_000
     assert summary["test_accuracy"] > ACCURACY
 
 
-def test_two_torchruns_on_a_node_are_refused_at_once(cluster, digits):
+def test_two_torchruns_on_a_node_are_refused_at_once(cluster, workspace, digits):
     job_id = cluster.slurm.submit("--nodes=1", "--ntasks-per-node=2", "jobs/mnist.sbatch")
     assert cluster.slurm.wait(job_id, 60).state == "FAILED"
-    log = (cluster.workspace() / "runs" / f"{job_id}.log").read_text()
+    log = jobs.log_of(workspace, job_id).read_text()
     assert "2 tasks on 1 nodes, but the launcher is one on each: for more ranks set RANKS_PER_NODE" in log

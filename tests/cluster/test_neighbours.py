@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
-from conftest import NAME, NODES, make
-from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.plan import Settings
-from slurmbed.engine.compose import ROOT
+from harness import engine, internals
+from harness.clusters import make_cluster
+from harness.commands import make
+from harness.engine import docker
+from harness.internals import ROOT
+from harness.names import NAME
 from slurmbed.errors import CommandError
 from slurmbed.process import run
 
@@ -33,8 +35,7 @@ def theirs(image):
         found = []
         for kind in ("ps --all --no-trunc", "volume ls", "network ls"):
             form = "{{.ID}} {{.State}}" if kind.startswith("ps") else "{{.Name}}"
-            argv = ["docker", *kind.split(), "--filter", f"name={THEIRS}", "--format", form]
-            found += run(argv, timeout=30).check().stdout.split()
+            found += docker(*kind.split(), "--filter", f"name={THEIRS}", "--format", form).split()
         return found
 
     yield known
@@ -60,13 +61,13 @@ def test_a_project_that_is_not_ours_is_refused_and_not_touched(theirs):
 
 def test_a_volume_that_has_the_name_of_ours_is_not_taken(image):
     name = f"{THEIRS}_home"
-    run(["docker", "volume", "create", name], timeout=30).check()
+    docker("volume", "create", name)
     try:
         for command in ("up", "clean"):
             assert f"slurmbed did not make: volume {name}" in make(command, f"NAME={THEIRS}").stderr
-        assert run(["docker", "volume", "inspect", name], timeout=30).ok
+        assert engine.volumes(name) == [name]
     finally:
-        run(["docker", "volume", "rm", name], timeout=30).check()
+        docker("volume", "rm", name)
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +86,19 @@ def other_clone(tmp_path_factory):
     return start
 
 
+def ids(cluster) -> dict[str, str]:
+    """The id of each container, by service."""
+    return {service: engine.inspect(cluster, service)["Id"] for service in engine.states(cluster.name)}
+
+
 def test_the_cluster_of_another_clone_is_named_and_refused(cluster, other_clone):
-    before = [(c.service, cluster.compose.inspect(c.service)["Id"]) for c in cluster.compose.containers()]
+    before = ids(cluster)
     for command in ("up", "scale NODES=3", "down", "clean", "purge", "train", "mnist"):
         done = other_clone(*command.split(), f"NAME={NAME}")
         assert done.returncode == 2, command
         assert f"the cluster {NAME} was made from {ROOT}, and has its workspace" in done.stderr
         assert f"this is {other_clone.folder}" in done.stderr
-    assert [(c.service, cluster.compose.inspect(c.service)["Id"]) for c in cluster.compose.containers()] == before
+    assert ids(cluster) == before
     assert [node.name for node in cluster.slurm.nodes()] == ["node-1", "node-2"]
     assert "node-1" in other_clone("status", f"NAME={NAME}").stdout
 
@@ -101,19 +107,19 @@ def test_who_is_told_to_may_use_the_cluster_of_another_clone(image, other_clone)
     name = f"{NAME}-adopted"
     try:
         assert make("up", f"NAME={name}", "NODES=1", "MEMORY=512M").returncode == 0
-        there = Cluster(Settings(name=name)).compose
-        login = there.inspect("login")["Id"]
+        there = make_cluster(name)
+        login = ids(there)["login"]
         adopted = other_clone("up", f"NAME={name}", "ADOPT=1", "NODES=2")
         assert adopted.returncode == 0, adopted.stderr
-        assert there.inspect("login")["Id"] == login, "made anew"
+        assert ids(there)["login"] == login, "made anew"
         assert make("scale", f"NAME={name}", "NODES=1").returncode == 0, "it is still the cluster of the first"
-        there.remove([c.service for c in there.containers()])
+        engine.remove(name, list(engine.states(name)))
         refused = other_clone("clean", f"NAME={name}")
         assert f"was made from {ROOT}" in refused.stderr, "homes and accounting are left, and are not the second's"
-        assert there.volumes()
+        assert engine.volumes(name)
         cleaned = other_clone("clean", f"NAME={name}", "ADOPT=1")
         assert cleaned.returncode == 0, cleaned.stderr
-        assert there.leftovers() == []
+        assert engine.left(name) == []
     finally:
         make("clean", f"NAME={name}")
 
@@ -122,34 +128,33 @@ def test_who_is_told_to_may_use_the_cluster_of_another_clone(image, other_clone)
 def stray(cluster, image):
     """A stopped container of somebody's, from an image with the labels that Compose gave an image of this project."""
     labels = (f"com.docker.compose.project={NAME}", "com.docker.compose.service=login")
-    argv = ["docker", "create", *(f"--label={label}" for label in labels), "--name", f"{NAME}-stray", image, "true"]
-    yield run(argv, timeout=60).check().stdout.strip()
-    run(["docker", "rm", "--force", f"{NAME}-stray"], timeout=60).check()
+    options = (*(f"--label={label}" for label in labels), "--name", f"{NAME}-stray")
+    yield docker("create", *options, image, "true").strip()
+    docker("rm", "--force", f"{NAME}-stray")
 
 
 def test_a_container_made_from_our_image_is_none_of_the_clusters(cluster, stray):
-    again = Cluster(Settings(name=NAME), print)
-    assert len(again.compose.containers()) == 4 + NODES
+    again = make_cluster(NAME)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
-    again.compose.remove(["node-2"])
+    engine.remove(NAME, ["node-2"])
     again.up()
+    assert set(engine.states(NAME)) == {*engine.SERVICES, "node-1", "node-2"}
     assert run(["docker", "inspect", stray], timeout=30).ok
 
 
 def test_clean_leaves_a_container_made_from_our_image(image):
     name = f"{NAME}-stray-clean"
     labels = (f"com.docker.compose.project={name}", "com.docker.compose.service=node-1")
-    argv = ["docker", "create", *(f"--label={label}" for label in labels), image, "true"]
-    stray = run(argv, timeout=60).check().stdout.strip()
+    stray = docker("create", *(f"--label={label}" for label in labels), "--name", name, image, "true").strip()
     try:
-        Cluster(Settings(name=name)).clean()
+        make_cluster(name).clean()
         assert run(["docker", "inspect", stray], timeout=30).ok
     finally:
-        run(["docker", "rm", "--force", stray], timeout=60).check()
+        docker("rm", "--force", stray)
 
 
 def test_images_have_no_label_of_a_cluster(image):
-    made = json.loads(run(["docker", "image", "inspect", image], timeout=30).check().stdout)[0]
+    made = json.loads(docker("image", "inspect", image))[0]
     assert made["Config"]["Labels"]["com.docker.compose.project"] == "slurmbed-images"
     assert "the images are built under this name" in make("up", "NAME=slurmbed-images").stderr
 
@@ -164,10 +169,10 @@ print(json.dumps(record | {{"characters": 1, "train": 1, "test": 1}}))
 
 
 @pytest.mark.parametrize(("program", "command"), [("data.py", "train"), ("mnist_data.py", "mnist")])
-def test_nothing_of_a_workspace_runs_on_the_host(cluster, tmp_path, program, command):
+def test_nothing_of_a_workspace_runs_on_the_host(cluster, workspace, tmp_path, program, command):
     """Every job may write there: what it leaves in the place of data.py must not become the host user's."""
     marker = f"{tmp_path}/on-the-host"
-    file = cluster.workspace() / program
+    file = workspace / program
     kept = file.read_text()
     file.write_text(HOSTILE.format(marker=marker))
     try:
@@ -176,8 +181,12 @@ def test_nothing_of_a_workspace_runs_on_the_host(cluster, tmp_path, program, com
         file.write_text(kept)
     assert not os.path.exists(marker)
     said = done.stdout.split("submitted job")[0]
-    assert f"uid {cluster.choices().job_uid}" in said
+    assert f"uid {uid_of_jobs(cluster)}" in said
     assert os.uname().nodename not in said
+
+
+def uid_of_jobs(cluster) -> int:
+    return int(cluster.as_user("alice")(["id", "-u"]).check().stdout)
 
 
 def test_a_report_does_not_go_where_a_jobs_link_leads(cluster, tmp_path):
@@ -187,10 +196,10 @@ def test_a_report_does_not_go_where_a_jobs_link_leads(cluster, tmp_path):
     cluster.as_user("alice")(["mkdir", "-p", "runs/linked"]).check()
     cluster.as_user("alice")(["ln", "-s", str(precious), "runs/linked/report.html"]).check()
     cluster.as_user("alice")(["ln", "-s", str(tmp_path), "runs/away"]).check()
-    written = cluster.write("runs/linked/report.html", b"\x89page")
-    assert (written.read_bytes(), written.stat().st_uid) == (b"\x89page", cluster.choices().job_uid)
+    written = internals.write(cluster, "runs/linked/report.html", b"\x89page")
+    assert (written.read_bytes(), written.stat().st_uid) == (b"\x89page", uid_of_jobs(cluster))
     with pytest.raises(CommandError):
-        cluster.write("runs/away/report.html", b"page")
+        internals.write(cluster, "runs/away/report.html", b"page")
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
     assert precious.read_text() == "kept"
     cluster.as_user("alice")(["rm", "-r", "runs/linked", "runs/away"]).check()

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from conftest import NODES
-from slurmbed.process import run
-from slurmbed.slurm.client import Slurm
+from harness import engine
+from harness.internals import Slurm, wait_ready
 from slurmbed.wait import Pending, wait_until
 
 # One submission a line, typed by alice in a folder of her own, in bash. Some are refused, some fail, some run.
@@ -95,16 +94,15 @@ STARTABLE = {"Resources", "Priority", "None", "BeginTime"}  # reasons to wait th
 def typed(cluster, lines: str) -> str:
     """What bash printed when alice typed the lines; a line with an error does not stop the next."""
     script = f"mkdir -p ~/odd && cd ~/odd\n{lines.strip()}\nexit 0\n"
-    argv = cluster.compose.exec_argv("login", ["bash", "-l"], "alice", ("--interactive",))
-    return run(argv, timeout=300, stdin=script).check().output
+    return engine.execute(cluster, "login", ["bash", "-l"], user="alice", timeout=300, stdin=script).check().output
 
 
 def state(cluster) -> dict:
     """What changes when a container starts again, or a node is taken out of service."""
     containers = {}
-    for c in cluster.compose.containers():
-        made = cluster.compose.inspect(c.service)
-        containers[c.service] = (made["State"]["StartedAt"], made["RestartCount"])
+    for service in engine.states(cluster.name):
+        made = engine.inspect(cluster, service)
+        containers[service] = (made["State"]["StartedAt"], made["RestartCount"])
     nodes = json.loads(cluster.slurm.runner(["scontrol", "--json", "show", "nodes"]).check().stdout)["nodes"]
     daemons = {node["name"]: node["slurmd_start_time"]["number"] for node in nodes}
     return {"containers": containers, "slurmd started": daemons, "reasons": [node["reason"] for node in nodes]}
@@ -126,43 +124,45 @@ def test_no_submission_harms_a_node(cluster, lines):
         wait_until(lambda: nothing_runs(cluster), what="all jobs have run", timeout=180)
     finally:
         cluster.slurm.runner(["scancel", "--user=alice"]).check()
-    cluster.readiness.wait_ready(NODES)
+    wait_ready(cluster, 2)
     assert state(cluster) == before
 
 
 WHAT_IT_SEES = "echo FOO=$FOO SENT=$SENT GREETING=$GREETING HOME=$HOME"
+SEEN = {
+    "--export=ALL": "FOO= SENT=yes GREETING= HOME=/home/bob",
+    "--export=ALL,FOO=1": "FOO=1 SENT=yes GREETING=hello HOME=/home/bob",
+    "--export=FOO=1": "FOO=1 SENT= GREETING=hello HOME=/home/bob",
+    "--export=NONE": "FOO= SENT= GREETING=hello HOME=/home/bob",
+    "--get-user-env": "FOO= SENT=yes GREETING=hello HOME=/home/bob",
+    "--export=NIL": "FOO= SENT= GREETING= HOME=",
+}
 
 
-@pytest.mark.parametrize(
-    ("option", "seen"),
-    [
-        ("--export=ALL", "FOO= SENT=yes GREETING= HOME=/home/bob"),
-        ("--export=ALL,FOO=1", "FOO=1 SENT=yes GREETING=hello HOME=/home/bob"),
-        ("--export=FOO=1", "FOO=1 SENT= GREETING=hello HOME=/home/bob"),
-        ("--export=NONE", "FOO= SENT= GREETING=hello HOME=/home/bob"),
-        ("--get-user-env", "FOO= SENT=yes GREETING=hello HOME=/home/bob"),
-        ("--export=NIL", "FOO= SENT= GREETING= HOME="),
-    ],
-)
-def test_a_job_has_the_variables_that_it_asked_for(cluster, option, seen):
+def test_a_job_has_the_variables_that_it_asked_for(cluster):
     """As sbatch's manual says; GREETING is of the user's login shell, whose profile prints something too."""
-    profile = "echo noise; export GREETING=hello\n"
-    submit = f"sbatch --wait --output=/home/bob/seen {option} --wrap '{WHAT_IT_SEES}'"
-    script = f"cat >~/.bash_profile; cd /tmp; SENT=yes {submit}"
+    submit = [
+        f"SENT=yes sbatch --parsable --output=/home/bob/seen-%j {option} --wrap '{WHAT_IT_SEES}'" for option in SEEN
+    ]
+    script = "\n".join(["cat >~/.bash_profile; cd /tmp", *submit])
+    bob, options = cluster.as_user("bob"), ("--env=HOME=/home/bob",)
     try:
-        argv = cluster.compose.exec_argv(
-            "login", ["bash", "-c", script], "bob", ("--interactive", "--env=HOME=/home/bob")
-        )
-        run(argv, timeout=120, stdin=profile).check()
-        assert cluster.as_user("bob")(["cat", "/home/bob/seen"]).check().stdout.strip() == seen
+        profile = "echo noise; export GREETING=hello\n"
+        words = ["bash", "-c", script]
+        ids = engine.execute(cluster, "login", words, user="bob", options=options, timeout=120, stdin=profile).check()
+        found = {}
+        for option, job_id in zip(SEEN, ids.stdout.split(), strict=True):
+            Slurm(bob).wait_completed(job_id, 120)
+            found[option] = bob(["cat", f"/home/bob/seen-{job_id}"]).check().stdout.strip()
+        assert found == SEEN
     finally:
-        cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile", "/home/bob/seen"]).check()
+        bob(["sh", "-c", "rm -f /home/bob/.bash_profile /home/bob/seen-*"]).check()
 
 
 def test_a_slurmd_that_read_its_configuration_again_is_as_before(cluster):
     """It is another process then, which was not started by the entrypoint."""
-    cluster.readiness.as_root(["scontrol", "reconfigure"]).check()
-    cluster.readiness.wait_ready(NODES)
+    engine.execute(cluster, "slurmctld", ["scontrol", "reconfigure"]).check()
+    wait_ready(cluster, 2)
     before = state(cluster)
     typed(cluster, "sbatch --nodelist=node-1 --export=NONE --wait --wrap true")
     typed(cluster, "sbatch --nodelist=node-2 --export=ALL,FOO=1 --wait --wrap true")
@@ -177,12 +177,12 @@ def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
         job_id = bob.submit("--nodelist=node-2", "--export=ALL,FOO=1", "--output=/dev/null", "--wrap", "true")
 
         def hangs() -> None:
-            if not cluster.compose.exec("node-2", ["pgrep", "-u", "bob", "-x", "sleep"]).ok:
+            if not engine.execute(cluster, "node-2", ["pgrep", "-u", "bob", "-x", "sleep"]).ok:
                 raise Pending(cluster.slurm.job(job_id).state)
 
         wait_until(hangs, what="bob's profile runs", timeout=60)
         assert cluster.slurm.runner(["srun", "--nodes=2", "true"]).ok
-        assert cluster.compose.exec("node-2", ["pkill", "-u", "bob", "-x", "sleep"]).ok, "it hung no longer"
+        assert engine.execute(cluster, "node-2", ["pkill", "-u", "bob", "-x", "sleep"]).ok, "it hung no longer"
         bob.wait_completed(job_id, 60)
     finally:
         cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile"]).check()
@@ -192,12 +192,12 @@ def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
 def test_a_slurmd_that_ends_is_started_again(cluster):
     """The restart policy of docker-compose.yml, for whatever else may end one."""
     started = state(cluster)["slurmd started"]["node-2"]
-    cluster.compose.exec("node-2", ["pkill", "-KILL", "-f", "^slurmd -D"]).check()
+    engine.execute(cluster, "node-2", ["pkill", "-KILL", "-f", "^slurmd -D"]).check()
 
     def again() -> None:
         if (now := state(cluster)["slurmd started"]["node-2"]) <= started:
             raise Pending(f"slurmd of {now}")
 
     wait_until(again, what="node-2 has a new slurmd", timeout=90)
-    cluster.readiness.wait_ready(NODES)
+    wait_ready(cluster, 2)
     assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"

@@ -2,12 +2,14 @@
 
 import json
 import re
+import signal
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from slurmbed.process import run
+from harness import engine
+from harness.internals import wait_ready
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
@@ -22,7 +24,7 @@ class Training:
         self.cluster = cluster
         words = ("--text", text, *SIZE, *OFTEN, "--steps", steps)
         self.id = cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words)
-        self.runs = cluster.workspace() / "runs"
+        self.runs = engine.workspace(cluster) / "runs"
 
     def log(self) -> str:
         file = self.runs / f"{self.id}.log"
@@ -43,17 +45,18 @@ class Training:
 
         wait_until(check, what=f"job {self.id} reaches step {least}", timeout=timeout)
 
-    def wait_resumed(self, timeout: float = 240) -> int:
-        """The step that it resumed at. A requeued job may not start for a while: it is told to start now."""
+    def wait_resumed(self, after: int = -1, timeout: float = 240) -> int:
+        """The step that it resumed at, later than ``after``. A requeued job is held back: it is told to start now."""
 
         def check() -> int:
             job = self.cluster.slurm.job(self.id)
             if job.state == "PENDING":
                 self.cluster.slurm.runner(["scontrol", "update", f"JobId={self.id}", "StartTime=now"])
-            resumed = [line for line in self.log().splitlines() if line.startswith("resumed from ")]
+            lines = [line for line in self.log().splitlines() if line.startswith("resumed from ")]
+            resumed = [step for line in lines if (step := int(line.rpartition(" ")[2])) > after]
             if not resumed:
                 raise Pending(f"{job.state} ({job.reason})\n{self.log()[-1500:]}")
-            return int(resumed[-1].rpartition(" ")[2])
+            return resumed[-1]
 
         return wait_until(check, what=f"job {self.id} resumes", timeout=timeout)
 
@@ -66,31 +69,26 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def straight(cluster, text) -> dict[int, float]:
+def straight(faulty_of_all, faulty_text) -> dict[int, float]:
     """The losses of a run that nothing interrupts."""
-    job = Training(cluster, text)
-    cluster.slurm.wait_completed(job.id, 240, log=job.log)
+    job = Training(faulty_of_all, faulty_text)
+    faulty_of_all.slurm.wait_completed(job.id, 240, log=job.log)
     return job.losses()
 
 
-def test_a_signal_saves_requeues_and_resumes(cluster, text, straight):
-    job = Training(cluster, text)
+def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, faulty_text, straight):
+    """The signal as Slurm sends it before a job's time is over, the requeue as preemption does it."""
+    job = Training(faulty, faulty_text)
     job.wait_for_step(60)
-    cluster.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
-    at = job.wait_resumed()
-    cluster.slurm.wait_completed(job.id, 240, log=job.log)
-    assert f"SIGUSR1 at step {at}: saved " in job.log()
-    assert job.restarts() == "1"
-    assert job.losses() == straight
-
-
-def test_a_requeue_from_outside_as_preemption_does_it(cluster, text, straight):
-    job = Training(cluster, text)
-    job.wait_for_step(60)
-    cluster.slurm.runner(["scontrol", "requeue", job.id]).check()
-    at = job.wait_resumed()
-    cluster.slurm.wait_completed(job.id, 240, log=job.log)
-    assert f"SIGTERM at step {at}: saved " in job.log()
+    faulty.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
+    first = job.wait_resumed()
+    job.wait_for_step(first + 60)
+    faulty.slurm.runner(["scontrol", "requeue", job.id]).check()
+    second = job.wait_resumed(after=first)
+    faulty.slurm.wait_completed(job.id, 240, log=job.log)
+    assert f"SIGUSR1 at step {first}: saved " in job.log()
+    assert f"SIGTERM at step {second}: saved " in job.log()
+    assert job.restarts() == "2"
     assert job.losses() == straight
 
 
@@ -105,58 +103,61 @@ def nothing_to_tell(cluster) -> None:
 
 
 @pytest.mark.parametrize("node", ["node-2", "node-1"])
-def test_a_node_that_dies_requeues_and_resumes(cluster, text, straight, node):
+def test_a_node_that_dies_requeues_and_resumes(faulty, faulty_text, straight, node):
     """node-1 has the batch script and rank 0."""
-    job = Training(cluster, text)
+    job = Training(faulty, faulty_text)
     job.wait_for_step(75)
-    name = cluster.compose.container_name(node)
-    run(["docker", "kill", name], timeout=60).check()
-    try:
-        cluster.slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
-        wait_until(partial(nothing_to_tell, cluster), what="slurmctld has given the node up", timeout=180)
-    finally:
-        run(["docker", "start", name], timeout=60).check()
-    cluster.readiness.wait_ready(2)
+    engine.kill(faulty, node)
+    faulty.slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
+    wait_until(partial(nothing_to_tell, faulty), what="slurmctld has given the node up", timeout=180)
+    engine.start(faulty, node)
+    wait_ready(faulty, 2)
     assert job.wait_resumed() % 50 == 0, "there was no time to save: it goes on from a checkpoint on the way"
-    cluster.slurm.wait_completed(job.id, 240, log=job.log)
+    faulty.slurm.wait_completed(job.id, 240, log=job.log)
     assert job.losses() == straight
 
 
-def test_the_time_limit_saves_requeues_and_resumes(cluster, text):
-    """Slurm may send the signal up to a minute early: 20 s after the start at the earliest, when the ranks listen. How
-    far a run comes until then is not known: both end when enough is there.
+def test_the_time_limit_saves_requeues_and_resumes(faulty, faulty_text, straight):
+    """Slurm may send the signal up to a minute early: 20 s after the start at the earliest, when the ranks listen. They
+    are paused until it comes, so that the run does not end before.
     """
-    steps, job = "10000000", None
+    job = Training(faulty, faulty_text, "--time=2", "--signal=B:USR1@40")
+    job.wait_for_step(60)
+    signal_ranks(faulty, "STOP")
     try:
-        job = Training(cluster, text, "--time=2", "--signal=B:USR1@40", steps=steps)
-        at = job.wait_resumed(timeout=300)
-        job.wait_for_step(at + 100)
+        wait_until(partial(usr1_is_pending, faulty), what="Slurm's signal has reached both ranks", timeout=180)
     finally:
-        cluster.slurm.cancel(job.id)
-    cluster.slurm.wait(job.id, 60)
+        signal_ranks(faulty, "CONT")
+    at = job.wait_resumed()
+    faulty.slurm.wait_completed(job.id, 240, log=job.log)
     assert f"SIGUSR1 at step {at}: saved " in job.log()
-    other = Training(cluster, text, steps=steps)
-    try:
-        other.wait_for_step(at + 100, timeout=300)
-    finally:
-        cluster.slurm.cancel(other.id)
-    expected = other.losses()
-    found = {step: loss for step, loss in job.losses().items() if step in expected}
-    assert max(found) > at
-    assert found == {step: expected[step] for step in found}
+    assert job.losses() == straight
 
 
-def test_a_cancelled_job_stays_cancelled_and_has_saved(cluster, text):
-    job = Training(cluster, text, steps="10000000")
+RANK = "^python3 train.py"
+
+
+def signal_ranks(cluster, name: str) -> None:
+    """Send a signal to the rank on each node."""
+    for node in ("node-1", "node-2"):
+        engine.execute(cluster, node, ["pkill", f"-{name}", "--full", RANK]).check()
+
+
+def usr1_is_pending(cluster) -> None:
+    """Whether SIGUSR1 waits for each rank to go on, as /proc says in bits."""
+    look = f"sed -n 's/^ShdPnd:\t//p' /proc/$(pgrep --full '{RANK}' | head -n 1)/status"
+    for node in ("node-1", "node-2"):
+        pending = engine.execute(cluster, node, ["bash", "-c", look]).check().stdout
+        if not int(pending, 16) >> signal.SIGUSR1 - 1 & 1:
+            raise Pending(f"{node}: {pending}")
+
+
+def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty, faulty_text):
+    job = Training(faulty, faulty_text, steps="10000000")
     job.wait_for_step(20)
-    cluster.slurm.cancel(job.id)
-    assert cluster.slurm.wait(job.id, 60).state == "CANCELLED"
+    faulty.slurm.cancel(job.id)
+    assert faulty.slurm.wait(job.id, 60).state == "CANCELLED"
     saved = [line for line in job.log().splitlines() if line.startswith("SIGTERM at step ")]
     assert saved, job.log()
-    assert Path(saved_path(saved[0], cluster)).exists()
-
-
-def saved_path(line: str, cluster) -> Path:
-    """The checkpoint of a line like `SIGTERM at step 7: saved /workspace/runs/1/...`, on the host."""
-    inside = line.partition("saved ")[2]
-    return cluster.workspace() / Path(inside).relative_to("/workspace")
+    inside = saved[0].partition("saved ")[2]  # like /workspace/runs/1/checkpoints/..
+    assert (engine.workspace(faulty) / Path(inside).relative_to("/workspace")).exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import NAME
+from harness.names import NAME
 from slurmbed.project import ROOT
 
 OTHER = f"{NAME}-wheel"

@@ -1,45 +1,61 @@
-"""Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all."""
+"""Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all.
 
-import io
-import re
+`make test` trains under each launcher at one size. What only depends on how ranks are started it tests once for each
+way to start them. The rest, every launcher at every size, has the mark `matrix`: `make test-launchers` runs that too.
+"""
 
 import pytest
-from rich.console import Console
 
+from harness import jobs
 from slurmbed.course import data, launchers
 from slurmbed.course.launchers import LAUNCHERS
 from slurmbed.errors import JobFailed
 
-# The first four are tested elsewhere, with what else must hold then; of the last two other ranks go on, or start again.
+# One launcher for each way to start ranks: Slurm's, torchrun's, MPI's, Ray's, ssh, a Python program that submits.
+MECHANISMS = ("srun", "torchrun", "mpirun", "ray", "deepspeed-ssh", "submitit")
+# The first five are tested elsewhere, with what else must hold then; of the last one other ranks start again.
 NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-ssh", "torchrun-elastic")
 FOUND_BY = {"srun": "srun", "pmix": "srun", "fabric": "srun", "mpirun": "mpirun"}  # whose variables; else torchrun's
-SIZES = [(2, 1), (2, 8), (4, 2)]
+BY_DEFAULT = {
+    (2, 1): (),
+    (2, 2): ("pmix",),  # torch's MPI under srun; every launcher trains at this size
+    (2, 8): ("srun",),  # torchrun's 16 ranks train on digits, in test_torchrun.py
+    (4, 2): MECHANISMS,
+}
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-@pytest.mark.parametrize(("nodes", "per_node"), SIZES)
-def test_every_rank_is_there_once_and_where_slurm_says(pod, name, nodes, per_node):
+def case(*values: object, default: bool):
+    """Parameters of a test; without ``default`` the test is of the matrix."""
+    marks = [] if default else [pytest.mark.matrix]
+    return pytest.param(*values, marks=marks)
+
+
+SIZES = [case(*size, name, default=name in names) for size, names in BY_DEFAULT.items() for name in LAUNCHERS]
+ENDED = [case(name, default=name in MECHANISMS) for name in LAUNCHERS if name not in NOT_ENDED_AT_ONCE]
+
+
+@pytest.mark.parametrize(("nodes", "per_node", "name"), SIZES)
+def test_every_rank_is_there_once_and_where_slurm_says(pod, nodes, per_node, name):
     launcher = LAUNCHERS[name]
-    proof = launchers.prove(pod, launcher, 1 if launcher.one_node else nodes, per_node)
-    assert len(proof.placed) == (1 if launcher.one_node else nodes) * per_node
+    nodes = 1 if launcher.one_node else nodes
+    proof = launchers.prove(pod, launcher, nodes, per_node)
+    assert len(proof.placed) == nodes * per_node
     backend = "mpi" if launcher.name in ("pmix", "mpirun") else "gloo"
     assert f"; backend {backend} on cpu" in proof.log
-    assert proof.log.count(f'"launcher": "{FOUND_BY.get(name, "torchrun")}"') == len(proof.placed)
+    assert found_by(name, proof.log) == nodes * per_node
+    if not launcher.by_slurm:  # Slurm ends what Slurm started
+        assert jobs.left_on(pod, nodes) == []
 
 
-def test_the_command_ends_with_a_table(pod):
-    console = Console(file=io.StringIO(), width=120)
-    launchers.run_all(pod, console, "multiprocessing")
-    printed = console.file.getvalue()
-    said = r"multiprocessing: 1 x 8 ranks, placement proved, \d+\.\d s to the first sum, loss \d\.\d{6}"
-    assert re.search(said, printed)
-    assert re.search(r"│ multiprocessing │ Python .* │ +\d+ │ nothing +│", printed)
+def found_by(name: str, log: str) -> int:
+    """How many ranks found themselves by the variables that the launcher sets."""
+    return log.count(f'"launcher": "{FOUND_BY.get(name, "torchrun")}"')
 
 
-@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in NOT_ENDED_AT_ONCE])
+@pytest.mark.parametrize("name", ENDED)
 def test_a_rank_that_fails_ends_the_job_as_failed(pod, name, failing):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code [1-9]"):
-        launchers.start(pod, LAUNCHERS[name].command(2, 1, (failing,)))
+        launchers.start(pod, LAUNCHERS[name].words(2, 1, (failing,)))
 
 
 ACCELERATOR = """
@@ -62,17 +78,23 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 @pytest.fixture(scope="module")
 def training_words(pod_of_all) -> tuple[str, ...]:
-    return launchers.training_program(data.text(pod_of_all), ranks=2)
+    return launchers.training_program(data.text(pod_of_all), ranks=4)
 
 
 @pytest.fixture(scope="module")
 def loss_by_srun(pod_of_all, training_words) -> float:
-    """Of two ranks: on how many nodes makes no difference to the sums."""
-    return launchers.train(pod_of_all, LAUNCHERS["srun"], 2, 1, training_words)
+    return launchers.train(pod_of_all, LAUNCHERS["srun"], 2, 2, training_words)
 
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
-def test_the_losses_are_the_same_under_all(pod, name, training_words, loss_by_srun):
+def test_the_losses_are_the_same_under_all_and_every_rank_is_where_slurm_says(
+    pod, pod_workspace, name, training_words, loss_by_srun
+):
+    """Of four ranks: on how many nodes makes no difference to the sums."""
     launcher = LAUNCHERS[name]
-    size = (1, 2) if launcher.one_node else (2, 1)
-    assert launchers.train(pod, launcher, *size, training_words) == loss_by_srun
+    size = (1, 4) if launcher.one_node else (2, 2)
+    job_id, placed, log = launchers.run_program(pod, launcher, *size, training_words)
+    assert len(placed) == found_by(name, log) == 4
+    assert jobs.summary(pod_workspace, job_id)["val_loss"] == loss_by_srun
+    if not launcher.by_slurm:
+        assert jobs.left_on(pod, 2) == []

@@ -1,12 +1,11 @@
 """MPI and DeepSpeed on the pod: what they compute beside the launchers' common programs, and what they leave behind."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from slurmbed.course import data
-from slurmbed.slurm.placement import parse_ranks
+from harness import jobs
+from harness.internals import parse_ranks
 from slurmbed.wait import Pending, wait_until
 
 NODES = ["node-1", "node-1", "node-2", "node-2"]  # of ranks 0 to 3
@@ -14,41 +13,39 @@ SIZE = ("--nodelist=node-1,node-2", "--nodes=2", "--gpus-per-node=2")
 BY_SLURM = (*SIZE, "--ntasks-per-node=2")  # Slurm starts the ranks, else one launcher on each node
 MPI = [(*SIZE, "--cpus-per-task=2", "launchers/mpirun.sbatch"), (*BY_SLURM, "launchers/pmix.sbatch")]
 SSH = (*SIZE, "--cpus-per-task=2", "launchers/deepspeed-ssh.sbatch")
-DEEPSPEED = [SSH, (*BY_SLURM, "launchers/deepspeed-srun.sbatch")]
+DEEPSPEED = [pytest.param(SSH, marks=pytest.mark.matrix), (*BY_SLURM, "launchers/deepspeed-srun.sbatch")]
 TRAINING = ("train.py", "--parallel=ddp", "--backend=mpi", "--all-reduce=backend", "--steps=5", "--profile-step=0")
-MODEL = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--sample-length=20")
 
 
 def by_script(words: tuple[str, ...]) -> str:
     return Path(words[-1]).stem
 
 
-def record(log: str, kind: str) -> dict:
-    """The one JSON line of a log that says it is such a record."""
-    [line] = [line for line in log.splitlines() if line.startswith(f'{{"record": "{kind}"')]
-    return json.loads(line)
-
-
 @pytest.mark.parametrize("launch", DEEPSPEED, ids=by_script)
 def test_zero_1_has_the_unsharded_losses_and_a_share_of_the_state_on_each_rank(pod_job, launch):
     _, log = pod_job(*launch, "launchers/deepspeed_train.py", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
-    summary = record(log, "zero1")
+    summary = jobs.record(log, "zero1")
     assert (summary["stage"], summary["world_size"]) == (1, 4)
     assert summary["losses"][-1] < summary["losses"][0] / 2
     assert 0 <= 4 * summary["state_of_each_rank"] - 2 * summary["parameters"] < 32
 
 
-def test_over_ssh_ranks_take_the_gpus_of_their_job(pod, pod_job):
-    other = pod.slurm.submit("--nodelist=node-1", "--gpus-per-node=2", "--wrap", "sleep 300")
+def test_over_ssh_ranks_take_the_gpus_of_their_job_and_end_with_it(pod, pod_workspace):
+    other = pod.slurm.submit("--nodelist=node-1", "--gpus-per-node=2", "--output=/dev/null", "--wrap", "sleep 600")
     pod.slurm.wait(other, 60, until=lambda job: job.state == "RUNNING")
-    try:
-        _, log = pod_job(*SSH, "launchers/distributed_sum.py", timeout=300)
-    finally:
-        pod.slurm.cancel(other)
+    job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, *jobs.SUM, *jobs.ON)
+    jobs.wait_for_log(pod, pod_workspace, job_id, '{"record": "sum"')
+    log = jobs.log_of(pod_workspace, job_id).read_text()
     assert [rank.host for rank in parse_ranks(log)] == NODES
     assert "Setting CUDA_VISIBLE_DEVICES=2,3" in log  # of node-1
     assert "Setting CUDA_VISIBLE_DEVICES=0,1" in log
+    pod.slurm.cancel(other)
+    pod.slurm.wait(other, 60)
+    assert jobs.left_on(pod, 2)
+    pod.slurm.cancel(job_id)
+    assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
+    wait_until_nothing_is_left(pod)
 
 
 FAILS = """
@@ -68,54 +65,33 @@ with rendezvous.process_group(me, "gloo", 60):
 def test_over_ssh_a_rank_that_fails_on_the_other_node_ends_the_job(pod, pod_workspace):
     (pod_workspace / "runs" / "fails.py").write_text(FAILS)
     job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, "runs/fails.py")
-    assert pod.slurm.wait(job_id, 240).state == "FAILED"
-    assert "rank 3 gives up" in (pod_workspace / "runs" / f"{job_id}.log").read_text()
-    wait_until_nodes_have_none_of_alices(pod)
+    assert pod.slurm.wait(job_id, 300).state == "FAILED"
+    assert "rank 3 gives up" in jobs.log_of(pod_workspace, job_id).read_text()
+    wait_until_nothing_is_left(pod)
 
 
 @pytest.mark.parametrize("launch", MPI, ids=by_script)
-@pytest.mark.parametrize(
-    ("program", "by"),
-    [
-        (("launchers/mpi_sum.py",), "Open MPI v5"),
-        (("launchers/distributed_sum.py", "--backend", "mpi"), "backend mpi on cpu"),
-    ],
-    ids=["mpi4py", "torch"],
-)
-def test_mpi_adds_up(pod_job, launch, program, by):
-    _, log = pod_job(*launch, *program, timeout=300)
+def test_mpi4py_adds_up(pod_job, launch):
+    _, log = pod_job(*launch, "launchers/mpi_sum.py", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
-    assert record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
-    assert by in log
+    assert jobs.record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
+    assert "Open MPI v5" in log
     assert "1 sum(s) over 4 rank(s): all right" in log
 
 
-def test_torchs_mpi_backend_trains(pod, pod_job, pod_workspace):
-    text = data.text(pod).path
-    job, log = pod_job(*MPI[0], *TRAINING, *MODEL, f"--text={text}", timeout=300)
+def test_torchs_mpi_backend_trains(pod_job, pod_workspace, pod_text):
+    job, log = pod_job(*MPI[0], *TRAINING, *jobs.TINY, f"--text={pod_text}", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
-    summary = json.loads((pod_workspace / "runs" / job.id / "summary.json").read_text())
+    summary = jobs.summary(pod_workspace, job.id)
     assert (summary["world_size"], summary["steps"], summary["config"]["backend"]) == (4, 5, "mpi")
     assert summary["val_loss"] < 4.5
 
 
-def test_a_cancelled_job_leaves_nothing_that_ssh_started(pod, pod_workspace):
-    job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, "launchers/distributed_sum.py", "--seconds", "600")
-    log = pod_workspace / "runs" / f"{job_id}.log"
-    pod.slurm.wait(job_id, 300, until=lambda _: log.exists() and '{"record": "sum"' in log.read_text())
-    assert all(processes(pod, node) for node in ("node-1", "node-2"))
-    pod.slurm.cancel(job_id)
-    assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
-    wait_until_nodes_have_none_of_alices(pod)
+def wait_until_nothing_is_left(pod) -> None:
+    """Of what sshd started on the other node Slurm does not know when it has ended."""
 
-
-def wait_until_nodes_have_none_of_alices(pod) -> None:
     def gone() -> None:
-        if left := processes(pod, "node-1") + processes(pod, "node-2"):
-            raise Pending(left)
+        if left := jobs.left_on(pod, 2):
+            raise Pending("; ".join(left))
 
-    wait_until(gone, what="the nodes have no process of alice's", timeout=60)
-
-
-def processes(pod, node: str) -> str:
-    return pod.compose.exec(node, ["ps", "-o", "args=", "-u", "alice"], timeout=30).stdout
+    wait_until(gone, what="the nodes run nothing of alice's", timeout=60)

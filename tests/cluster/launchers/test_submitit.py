@@ -1,23 +1,21 @@
 """What submitit and hydra's plugin for it do, on the pod: results, exceptions, going on after preemption, sweeps."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slurmbed.cluster.cluster import USER
-from slurmbed.process import run
-from slurmbed.slurm.placement import parse_ranks
+from harness import engine, jobs
+from harness.internals import parse_ranks
+from slurmbed.wait import Pending, wait_until
+
+FEATURES = "launchers/submitit_features.py"
 
 
 @pytest.fixture
 def launch(pod):
     """Run a Python launcher on the login node, as alice, to its end: a Result."""
-
-    def launch(*words: str, timeout: float = 300):
-        argv = pod.compose.exec_argv("login", ("python3", *words), USER, ("--workdir", "/workspace"))
-        return run(argv, timeout=timeout)
-
-    return launch
+    return lambda *words: engine.on_login(pod, ("python3", *words), timeout=400)
 
 
 def job_of(output: str) -> str:
@@ -25,21 +23,33 @@ def job_of(output: str) -> str:
 
 
 def test_every_task_of_an_array_gives_its_own_result(pod, launch):
-    done = launch("launchers/submitit_features.py", "array").check()
+    done = launch(FEATURES, "array").check()
     assert "results: [1, 4, 9, 16]" in done.stdout
     rows = [row.id for row in pod.slurm.accounting(job_of(done.stdout))]
     assert sorted(rows) == [f"{job_of(done.stdout)}_{task}" for task in range(4)]
 
 
 def test_an_exception_comes_back_with_the_jobs_traceback(pod, launch):
-    done = launch("launchers/submitit_features.py", "exception").check()
+    done = launch(FEATURES, "exception").check()
     assert "in divide" in done.stdout
     assert "ZeroDivisionError: division by zero" in done.stdout
     assert pod.slurm.job(job_of(done.stdout)).state == "FAILED"
 
 
 def test_a_preempted_job_is_requeued_goes_on_and_is_right(pod, launch):
-    done = launch("launchers/submitit_features.py", "preempt", timeout=600).check()
+    with ThreadPoolExecutor() as threads:
+        program = threads.submit(launch, FEATURES, "preempt")
+
+        def requeued() -> str:
+            assert not program.done(), program.result().output
+            listed = pod.slurm.runner(["squeue", "--noheader", "--user=alice", "--format=%i %r"]).check().stdout
+            found = [line.split()[0] for line in listed.splitlines() if "BeginTime" in line]
+            if not found:
+                raise Pending(listed)
+            return found[0]
+
+        jobs.start_now(pod, wait_until(requeued, what="the job is queued again", timeout=180))
+        done = program.result().check()
     result = re.search(r"result: {'started': (\d+), 'total': (\d+), 'restarts': '1'}", done.stdout)
     assert int(result[1]) > 0
     assert int(result[2]) == sum(step**2 for step in range(60))
@@ -54,9 +64,9 @@ def test_a_rank_that_fails_ends_a_submitit_job_with_its_words(pod, launch, faili
 
 def test_a_sweep_is_a_job_for_each_configuration(launch):
     done = launch("launchers/hydra_submitit.py", "ranks=1", "seconds=0,1").check()
-    jobs = re.split(r"^submitted job \d+_\d+$", done.stdout, flags=re.MULTILINE)[1:]
-    assert [[rank.host for rank in parse_ranks(job)] for job in jobs] == [["node-1", "node-2"]] * 2
-    sums = [int(re.search(r"(\d+) sum\(s\) over 2 rank\(s\): all right", job)[1]) for job in jobs]
+    sweep = re.split(r"^submitted job \d+_\d+$", done.stdout, flags=re.MULTILINE)[1:]
+    assert [[rank.host for rank in parse_ranks(job)] for job in sweep] == [["node-1", "node-2"]] * 2
+    sums = [int(re.search(r"(\d+) sum\(s\) over 2 rank\(s\): all right", job)[1]) for job in sweep]
     assert sums[0] == 1 < sums[1]
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course import PAGE, WORKSPACE, Command, read
+from harness.lessons import PAGE, WORKSPACE, Command, read
 
 INTRODUCTION, *LESSONS = read(PAGE.read_text())
 PROGRAMS = {"train.py", "bubble.py"}  # they take the flags of config.py

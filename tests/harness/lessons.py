@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WORKSPACE = Path(__file__).parents[1] / "workspace"
+WORKSPACE = Path(__file__).parents[2] / "workspace"
 PAGE = WORKSPACE / "README.md"
 
 # What a promised line may differ in: left-out text, a drawing, a number with a point or in percent, spaces.

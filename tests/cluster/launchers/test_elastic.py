@@ -1,0 +1,115 @@
+"""torchrun's elastic launch goes on through losses: of a rank, of a torchrun, of a node. Others end, and say so.
+
+On the cluster whose timeouts are short: for the tests of a lost node, and the others need no larger one.
+"""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from harness import engine, jobs
+from harness.internals import parse_ranks
+
+RANK = "^python3 launchers/distributed_sum.py"
+TORCHRUN = "^/opt/launchers/bin/python3 /opt/launchers/bin/torchrun"
+ELASTIC = "launchers/torchrun-elastic.sbatch"
+
+
+class Elastic:
+    """A job that goes on summing on node-1 and node-2, two ranks on each, once it has begun to."""
+
+    def __init__(self, cluster, workspace):
+        self.cluster = cluster
+        size = ("--nodelist=node-1,node-2", "--gpus-per-node=2", "--cpus-per-task=2", "--output=runs/%j.log")
+        self.id = cluster.slurm.submit(*size, ELASTIC, *jobs.SUM, "--nodes", "any", "--seconds", "20")
+        self.file = jobs.log_of(workspace, self.id)
+        jobs.wait_for_log(cluster, workspace, self.id, '{"record": "sum"')
+        assert [each["nodes"] for each in self.meetings()] == [{"node-1": [0, 1], "node-2": [2, 3]}], self.log()
+
+    def log(self) -> str:
+        return self.file.read_text()
+
+    def meetings(self) -> list[dict]:
+        """What rank 0 said each time that all ranks had met."""
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith('{"record": "sum"')]
+
+    def kill(self, node: str, process: str) -> None:
+        """One process of the node, by the beginning of its command line; nobody has the time to clean up."""
+        engine.execute(self.cluster, node, ["pkill", "-9", "--oldest", "--full", process]).check()
+
+    def wait_completed(self, ranks: int) -> None:
+        """Until the job has ended well, with as many ranks."""
+        self.cluster.slurm.wait_completed(self.id, 300, log=self.log)
+        assert re.search(rf"^\d+ sum\(s\) over {ranks} rank\(s\): all right$", self.log(), re.MULTILINE)
+
+
+def test_a_killed_rank_restarts_all_ranks_on_all_nodes(faulty, faulty_workspace):
+    job = Elastic(faulty, faulty_workspace)
+    job.kill("node-2", RANK)
+    job.wait_completed(ranks=4)
+    assert [each["nodes"] for each in job.meetings()] == [{"node-1": [0, 1], "node-2": [2, 3]}] * 2
+    assert Counter(each.rank for each in parse_ranks(job.log())) == {0: 2, 1: 2, 2: 2, 3: 2}
+
+
+def test_a_killed_torchrun_leaves_a_smaller_world_that_goes_on(faulty, faulty_workspace):
+    job = Elastic(faulty, faulty_workspace)
+    job.kill("node-2", TORCHRUN)
+    job.wait_completed(ranks=2)
+    assert [each["nodes"] for each in job.meetings()][-1] == {"node-1": [0, 1]}
+    left = engine.execute(faulty, "node-2", ["pgrep", "--full", RANK]).stdout.split()
+    assert left == [], "ranks outlived their torchrun"
+
+
+def test_a_lost_node_leaves_a_smaller_world_that_goes_on(faulty, faulty_workspace):
+    job = Elastic(faulty, faulty_workspace)
+    engine.kill(faulty, "node-2")
+    job.wait_completed(ranks=2)
+    assert [each["nodes"] for each in job.meetings()][-1] == {"node-1": [0, 1]}
+
+
+def test_a_lost_node_ends_a_job_that_is_not_elastic(faulty, faulty_workspace):
+    """It fails with the reason, and never passes."""
+    size = ("--no-requeue", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--output=runs/%j.log")
+    job_id = faulty.slurm.submit(*size, "launchers/srun.sbatch", *jobs.SUM, *jobs.ON)
+    jobs.wait_for_log(faulty, faulty_workspace, job_id, '{"record": "sum"')
+    engine.kill(faulty, "node-2")
+    assert faulty.slurm.wait(job_id, 300).state in ("FAILED", "NODE_FAIL")
+    log = jobs.log_of(faulty_workspace, job_id).read_text()
+    assert "all right" not in log
+    assert "Node failure on node-2" in log or "Connection closed by peer" in log
+
+
+LAST_FAILS = """
+import os, sys
+
+last = int(os.environ["SLURM_NNODES"]) - 1, int(os.environ["LOCAL_WORLD_SIZE"]) - 1
+if (int(os.environ["SLURM_NODEID"]), int(os.environ["LOCAL_RANK"])) == last:
+    sys.exit("the last one gives up")
+"""
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [("1", "2"), ("2", "1")], ids=["first node", "other node"])
+def test_a_rank_that_fails_each_time_is_given_up(faulty, faulty_workspace, nodes, per_node):
+    """The last one; the other is through with its work."""
+    (faulty_workspace / "runs" / "half.py").write_text(LAST_FAILS)
+    size = (f"--nodes={nodes}", f"--gpus-per-node={per_node}", f"--cpus-per-task={per_node}", "--output=runs/%j.log")
+    job_id = faulty.slurm.submit(*size, ELASTIC, "runs/half.py")
+    assert faulty.slurm.wait(job_id, 300).state == "FAILED"
+    log = jobs.log_of(faulty_workspace, job_id).read_text()
+    assert log.count("the last one gives up") == 1 + 3  # --max-restarts
+
+
+def test_training_goes_on_from_its_checkpoint_after_a_killed_rank(faulty, faulty_workspace, faulty_text):
+    size = ("--nodes=2", "--gpus-per-node=1", "--cpus-per-task=1", "--output=runs/%j.log")
+    words = ("train.py", "--parallel=ddp", "--steps=300", "--checkpoint-every=50", "--resume=auto")
+    job_id = faulty.slurm.submit(*size, ELASTIC, *words, "--text", faulty_text, *jobs.TINY)
+    folder, log = faulty_workspace / "runs" / job_id, jobs.log_of(faulty_workspace, job_id)
+    faulty.slurm.wait(job_id, 300, until=lambda job: any(folder.glob("checkpoints/step-*.json")))
+    engine.execute(faulty, "node-2", ["pkill", "-9", "--oldest", "--full", "^python3 train.py"]).check()
+    faulty.slurm.wait_completed(job_id, 300, log=log.read_text)
+    assert re.search(r"^resumed (at|from|after) .*", log.read_text(), re.MULTILINE)
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 300

@@ -1,0 +1,170 @@
+"""A campus in small, from a file: partitions, QOS, accounts, limits, preemption, a mount."""
+
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness import engine, jobs
+from harness.clusters import WORKSPACE, make_cluster, running
+from harness.internals import ROOT, Cluster, parse_table
+from harness.jobs import refusal, srun_by_rank, until
+from harness.names import NAME
+from slurmbed.errors import UsageError
+from slurmbed.wait import Pending, wait_until
+
+SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
+
+
+@pytest.fixture(scope="module")
+def campus_file(tmp_path_factory) -> Path:
+    """The campus with one mount more."""
+    folder = tmp_path_factory.mktemp("campus-file")
+    (folder / "dataset").mkdir()
+    (folder / "dataset" / "words.txt").write_text("of the host\n")
+    shipped = (ROOT / "clusters" / "campus.yaml").read_text()
+    (folder / "campus.yaml").write_text(
+        f"{shipped}\nmounts:\n  - {{host: dataset, container: /data, read_only: true}}\n"
+    )
+    return folder / "campus.yaml"
+
+
+@pytest.fixture(scope="module")
+def campus(image, campus_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campus")
+    with running(f"{NAME}-campus", config=campus_file, workspace=folder) as cluster:
+        yield cluster
+
+
+def show(cluster: Cluster, *words: str) -> list[dict[str, str]]:
+    return parse_table(cluster.slurm.runner(["sacctmgr", "--parsable2", "show", *words]).check().stdout)
+
+
+def test_partitions_are_those_of_the_file(campus):
+    shown = campus.slurm.runner(["sinfo", "--noheader", "--format", "%P %l %N"]).check().stdout
+    assert [line.split() for line in shown.splitlines()] == [
+        ["cpu*", "1-00:00:00", "node-[1-2]"],
+        ["gpu", "12:00:00", "node-3"],
+        ["debug", "15:00", "node-[1-3]"],
+    ]
+    assert [(node.cpus, node.gres) for node in campus.slurm.nodes()] == [(2, ""), (2, ""), (8, "gpu:a100:4")]
+    assert srun_by_rank(campus, SEEN, "--nodes=2") == ["node-1", "node-2"]
+    assert srun_by_rank(campus, SEEN, "--partition=gpu", "--constraint=nvlink", "--gres=gpu:a100:1") == ["node-3 1 0"]
+    assert srun_by_rank(campus, "hostname", "--partition=debug", "--nodes=3") == ["node-1", "node-2", "node-3"]
+    shown = campus.slurm.runner(["scontrol", "show", "config"]).check().stdout
+    assert re.search(r"^DefMemPerCPU\s+= 100$", shown, re.MULTILINE)
+
+
+def test_users_have_the_accounts_of_the_file(campus):
+    assert {(row["User"], row["Def Acct"]) for row in show(campus, "user")} >= {
+        ("alice", "physics"),
+        ("bob", "biology"),
+    }
+    rows = show(campus, "association", "format=account,user,qos,fairshare")
+    who = {(row["Account"], row["User"]) for row in rows if row["User"] in ("alice", "bob")}
+    assert who == {("physics", "alice"), ("biology", "alice"), ("biology", "bob")}
+    assert {row["Account"]: row["Share"] for row in rows if not row["User"]}.items() >= {
+        "physics": "60",
+        "biology": "40",
+    }.items()
+    assert srun_by_rank(campus, "echo $SLURM_JOB_ACCOUNT", "--account=biology") == ["biology"]
+    assert "Invalid account" in refusal(campus, "--account=physics", user="bob")
+    assert "Invalid qos" in refusal(campus, "--qos=urgent")
+
+
+def test_a_job_over_a_limit_waits(campus, submit):
+    three_gpus = ["--partition=gpu", "--gres=gpu:3"]
+    until(campus, submit(campus, *three_gpus), "PENDING", "QOSMaxGRESPerUser")
+    until(campus, submit(campus, *three_gpus, "--qos=preemptible"), "RUNNING")
+    until(campus, submit(campus, "--time=13:00:00"), "PENDING", "QOSMaxWallDurationPerJobLimit")
+    until(campus, submit(campus, "--partition=debug", "--time=16"), "PENDING", "PartitionTimeLimit")
+
+
+def test_the_qos_of_the_readiness_job_is_no_way_around_limits(campus, submit):
+    for words, reason in (
+        ([], "QOSMaxWallDurationPerJobLimit"),  # as long as the partition lets it
+        (["--time=2"], "QOSMaxWallDurationPerJobLimit"),
+        (["--time=1", "--partition=gpu", "--gres=gpu:1"], "QOSMaxGRESPerJob"),
+    ):
+        until(campus, submit(campus, "--qos=ready", *words), "PENDING", reason)
+    minute = submit(campus, "--qos=ready", "--time=1")
+    until(campus, minute, "RUNNING")
+    until(campus, submit(campus, "--qos=ready", "--time=1"), "PENDING", "QOSMaxJobsPerUserLimit")
+    longer = campus.slurm.runner(["scontrol", "update", f"JobId={minute}", "TimeLimit=10"])
+    assert "Access/permission denied" in longer.stderr
+
+
+def test_a_normal_job_takes_the_place_of_a_preemptible_one_which_is_queued_again(campus, submit):
+    low = submit(campus, "--partition=gpu", "--gres=gpu:a100:4", "--qos=preemptible")
+    until(campus, low, "RUNNING")
+    high = submit(campus, "--partition=gpu", "--gres=gpu:a100:2")
+    assert until(campus, high, "RUNNING").nodelist == "node-3"
+    again = until(campus, low, "PENDING")
+    shown = campus.slurm.runner(["scontrol", "show", "job", again.id]).check().stdout
+    assert "Restarts=1 " in shown
+    wait_until(lambda: preempted(campus, low), what="sacct shows the preemption", timeout=30)
+    campus.slurm.cancel(high)
+    campus.slurm.wait(high, 60)
+    jobs.start_now(campus, low)
+    until(campus, low, "RUNNING")
+
+
+def test_what_slurm_preempts_saves_is_queued_again_and_goes_on(campus, submit):
+    """By submitit, in the grace time of the QOS; the program checks its own result."""
+    folder = engine.workspace(campus)
+    shutil.copytree(WORKSPACE / "launchers", folder / "launchers")
+    campus.slurm.runner(["mkdir", "runs"]).check()
+    words = ("python3", "launchers/submitit_features.py", "preempt", "--qos", "preemptible")
+    with ThreadPoolExecutor() as threads:
+        program = threads.submit(engine.on_login, campus, words, timeout=400)
+        low = wait_until(partial(steps_begun, folder), what="the job computes", timeout=120)
+        high = submit(campus, "--nodes=2", "--ntasks-per-node=2")
+        until(campus, high, "RUNNING")
+        until(campus, low, "PENDING")
+        campus.slurm.cancel(high)
+        campus.slurm.wait(high, 60)
+        jobs.start_now(campus, low)
+        done = program.result(timeout=400)
+    assert done.ok, done.output
+    assert re.search(r"result: {'started': [1-9]\d*, 'total': \d+, 'restarts': '1'}", done.stdout)
+
+
+def steps_begun(folder: Path) -> str:
+    """The id of submitit's job, once it has begun to compute."""
+    for log in folder.glob("runs/submitit/*/*_0_log.out"):
+        if "started at step" in log.read_text():
+            return log.name.partition("_")[0]
+    raise Pending("no such line in runs/submitit")
+
+
+def preempted(cluster: Cluster, job_id: str) -> None:
+    states = [run.state for run in cluster.slurm.accounting(job_id)]
+    if "PREEMPTED" not in states:
+        raise Pending(str(states))
+
+
+def test_a_job_reads_a_mount_and_cannot_write_it(campus):
+    assert srun_by_rank(campus, "cat /data/words.txt", "--partition=gpu") == ["of the host"]
+    written = engine.execute(campus, "node-1", ["touch", "/data/mine"])
+    assert "Read-only file system" in written.stderr
+
+
+def test_the_cluster_is_kept_without_its_file_and_grows_like_its_last_group(campus, campus_file):
+    started = engine.started_at(campus, "node-3")
+    other = str(ROOT / "clusters" / "laptop.yaml")
+    with pytest.raises(UsageError, match=r"made with another file(.|\n)*make clean"):
+        make_cluster(campus.name, config=other).up()
+    try:
+        grown = make_cluster(campus.name, nodes=4).scale()
+        assert [(node.cpus, node.gres, node.partitions) for node in grown[2:]] == [
+            (8, "gpu:a100:4", ("gpu", "debug"))
+        ] * 2
+        engine.restart(campus, "slurmctld")
+    finally:
+        there = make_cluster(campus.name, config=campus_file).up()
+    assert [(node.cpus, node.gres) for node in there] == [(2, ""), (2, ""), (8, "gpu:a100:4")]
+    assert engine.started_at(campus, "node-3") == started
+    assert srun_by_rank(campus, SEEN, "--nodes=2") == ["node-1", "node-2"]

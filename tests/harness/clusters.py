@@ -1,0 +1,38 @@
+"""Clusters of the tests' own. A user's cluster, and a user's workspace, are never touched."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness import internals
+from harness.internals import ROOT, Cluster
+
+WORKSPACE = ROOT / "workspace"
+
+
+def make_cluster(name: str, say: Callable[[str], None] = print, **settings: object) -> Cluster:
+    """A ``Cluster`` with settings like ``nodes=2``; nothing is started."""
+    return Cluster(internals.settings(name, **settings), say)
+
+
+@contextmanager
+def running(name: str, say: Callable[[str], None] = print, **settings: object) -> Iterator[Cluster]:
+    """A cluster, ready; removed afterwards, whatever happens."""
+    cluster = make_cluster(name, say, **settings)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.clean()
+
+
+def copy_of_workspace(folder: Path) -> Path:
+    """So that runs and job ids of a test's cluster never meet the user's, or another's."""
+    return shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs, symlinks=True)
+
+
+def written_by_jobs(folder: str, names: list[str]) -> list[str]:
+    if Path(folder) == WORKSPACE:
+        return [name for name in names if name in ("log", "logs", "checkpoints")]
+    return [name for name in names if name != ".gitignore"] if Path(folder).name == "runs" else []

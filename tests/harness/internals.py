@@ -1,0 +1,82 @@
+"""All that the tests use of slurmbed besides its commands and its public names: one place to change."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from slurmbed.cluster import images, readiness
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.host import Host
+from slurmbed.cluster.settings import Settings
+from slurmbed.errors import UsageError
+from slurmbed.project import ROOT
+from slurmbed.slurm.client import Slurm
+from slurmbed.slurm.placement import block_layout, parse_ranks, placement, require_separate_nodes
+from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
+
+__all__ = [
+    "ROOT",
+    "SACCT",
+    "Cluster",
+    "Job",
+    "JobAccounting",
+    "Settings",
+    "Slurm",
+    "block_layout",
+    "parse_accounting",
+    "parse_ranks",
+    "parse_table",
+    "placement",
+    "require_separate_nodes",
+]
+
+
+def settings(name: str, **values: object) -> Settings:
+    """The settings of a cluster, from values like ``nodes=2, memory="1G", retain=True``."""
+    return Settings.model_validate({"name": name, **values})
+
+
+def build_images(cluster: Cluster) -> str:
+    """Build the images if need be; returns the node image's name. Another cluster's start then need not wait for it."""
+    plan = cluster.plan()
+    cluster.build(plan)
+    return images.image("node", plan.choices)
+
+
+def wait_ready(cluster: Cluster, nodes: int) -> None:
+    """Block until slurmctld answers, all nodes work and a job ran; NotReady if a container has ended."""
+    readiness.wait_ready(cluster.engine, cluster.name, nodes)
+
+
+def write(cluster: Cluster, file: str, content: bytes) -> Path:
+    """Write a file of the workspace as the commands write their reports."""
+    return cluster.write(file, content)
+
+
+def parse_table(text: str) -> list[dict[str, str]]:
+    """Rows of ``sacctmgr --parsable2`` and the like: a header, then values with ``|`` between."""
+    return list(csv.DictReader(text.splitlines(), delimiter="|"))
+
+
+def host_gpus(cluster: Cluster) -> int:
+    """How many GPUs of this machine containers can be given; skips the test if there are none."""
+    try:
+        return len(Host.of(cluster.engine.info).gpus())
+    except UsageError as error:
+        pytest.skip(error.reason)
+
+
+def pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Make this machine say that it has so many GPUs."""
+    for method in ("gpu_names", "gpus"):
+        monkeypatch.setattr(Host, method, lambda self: ["NVIDIA H200"] * count)
+
+
+def give_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give containers device files with the names that the toolkit gives GPUs, instead of GPUs."""
+
+    def stand_ins(part):
+        return {"devices": [f"/dev/null:/dev/nvidia{i}" for i in part.gpu_ids]}
+
+    monkeypatch.setattr("slurmbed.engine.overlay.gpu_devices", stand_ins)

@@ -1,0 +1,97 @@
+"""Jobs of alice's, their logs, and waiting for what they do."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import engine
+from harness.internals import Job
+from slurmbed.wait import Pending, wait_until
+
+SUM = ("launchers/distributed_sum.py",)
+ON = ("--seconds", "600")  # for SUM: go on, until the test ends the job
+# The smallest model that every strategy and launcher can train.
+TINY = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--sample-length=20")
+
+
+def job_runner(cluster, workspace: Path) -> Callable[..., tuple[Job, str]]:
+    """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
+
+    def run_job(*words: str, timeout: float = 180) -> tuple[Job, str]:
+        job_id = cluster.slurm.submit("--output=runs/%j.log", *words)
+        read = log_of(workspace, job_id).read_text
+        return cluster.slurm.wait_completed(job_id, timeout, log=read), read()
+
+    return run_job
+
+
+def log_of(workspace: Path, job_id: str) -> Path:
+    return workspace / "runs" / f"{job_id}.log"
+
+
+def summary(workspace: Path, job_id: str) -> dict:
+    """What a training wrote of itself at its end."""
+    return json.loads((workspace / "runs" / job_id / "summary.json").read_text())
+
+
+def wait_for_log(cluster, workspace: Path, job_id: str, text: str, timeout: float = 300) -> None:
+    """Block until the job's log has ``text``; an assertion fails if the job ends without it."""
+    log = log_of(workspace, job_id)
+
+    def check() -> None:
+        over = cluster.slurm.job(job_id).is_over
+        said = log.read_text() if log.exists() else ""
+        if text not in said:
+            assert not over, f"job {job_id} ended without {text!r}\n{said[-3000:]}"
+            raise Pending(said[-500:])
+
+    wait_until(check, what=f"{text!r} in the log of job {job_id}", timeout=timeout)
+
+
+def start_now(cluster, job_id: str) -> None:
+    """Slurm holds a requeued job back for two minutes, lest it meet the same fault; "now" lifts that."""
+    cluster.slurm.runner(["scontrol", "update", f"JobId={job_id}", "StartTime=now"]).check()
+
+
+def until(cluster, job_id: str, state: str, reason: str = "") -> Job:
+    """The job once it is in that state, for that reason; an assertion fails if it ends otherwise."""
+    job = cluster.slurm.wait(job_id, 60, until=lambda job: job.state == state and (not reason or job.reason == reason))
+    assert job.state == state
+    return job
+
+
+def srun_by_rank(cluster, script: str, *words: str) -> list[str]:
+    """What the tasks of ``srun WORDS... sh -c SCRIPT`` printed, a line each, by rank."""
+    ran = cluster.slurm.runner(["srun", "--label", *words, "sh", "-c", script]).check().stdout
+    lines = sorted(ran.splitlines(), key=lambda line: int(line.partition(":")[0]))
+    return [line.partition(":")[2].strip() for line in lines]
+
+
+def refusal(cluster, *words: str, user: str = "alice") -> str:
+    """Why Slurm refuses ``srun WORDS... true``."""
+    ran = cluster.as_user(user)(["srun", "--immediate=5", *words, "true"])
+    assert not ran.ok
+    return ran.stderr
+
+
+def record(log: str, kind: str) -> dict:
+    """The one JSON line of a log that says it is such a record."""
+    [line] = [line for line in log.splitlines() if line.startswith(f'{{"record": "{kind}"')]
+    return json.loads(line)
+
+
+def left_on(cluster, nodes: int) -> list[str]:
+    """What the first nodes run for alice, and what of Ray's is in their /tmp: a line each."""
+    look = ["bash", "-c", "ps -o args= -u alice; find /tmp -maxdepth 1 -name 'ray*'"]
+    found = [engine.execute(cluster, f"node-{number}", look).check().stdout for number in range(1, nodes + 1)]
+    return [line for text in found for line in text.splitlines()]
+
+
+def wait_until_idle(cluster, timeout: float = 120) -> None:
+    """Block until no node has a job."""
+
+    def check() -> None:
+        if busy := [f"{node.name} {node.state}" for node in cluster.slurm.nodes() if not node.is_idle]:
+            raise Pending(", ".join(busy))
+
+    wait_until(check, what=f"{cluster.name} is idle", timeout=timeout)
