@@ -41,6 +41,7 @@ class Env:
             "host": socket.gethostname(),
             "slurmd_nodename": self.slurmd_nodename,
             "job_id": self.job_id,
+            "restarts": self.restarts,
             "launcher": self.launcher,
             "shard": shard,
         }

@@ -16,6 +16,7 @@ class RankRecord:
         host: its host name.
         node: its SLURMD_NODENAME; None if Slurm did not start it, as over ssh.
         shard: what it holds or trains on, in words.
+        restarts: how often Slurm had queued the job again.
     """
 
     rank: int
@@ -25,6 +26,7 @@ class RankRecord:
     node: str | None
     job_id: str | None
     shard: str
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Placed:
 
 
 def parse_ranks(log: str) -> list[RankRecord]:
-    """Rank records (JSON lines) of a job's log, by rank. A requeued job's log begins anew, Slurm's default.
+    """Rank records (JSON lines) of a job's log, by rank. Of a requeued job those of its last run.
 
     Raises:
         PlacementError: a record is broken or has a field less.
@@ -47,7 +49,8 @@ def parse_ranks(log: str) -> list[RankRecord]:
         start = line.find('{"record": "rank"')
         if start >= 0:
             ranks.append(_rank_record(line[start:]))
-    return sorted(ranks, key=lambda rank: rank.rank)
+    last = max((rank.restarts for rank in ranks), default=0)
+    return sorted((rank for rank in ranks if rank.restarts == last), key=lambda rank: rank.rank)
 
 
 def _rank_record(line: str) -> RankRecord:
@@ -61,6 +64,7 @@ def _rank_record(line: str) -> RankRecord:
             node=record.get("slurmd_nodename"),
             job_id=record.get("job_id"),
             shard=record.get("shard") or "",
+            restarts=record.get("restarts", 0),
         )
     except (json.JSONDecodeError, KeyError) as error:
         raise PlacementError(f"the log has a rank record that cannot be read: {error!r}", "", f"    {line}") from None

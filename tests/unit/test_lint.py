@@ -6,6 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+# In Python, with names that do not say so.
+PROGRAMS = ("scripts/check-torch", "scripts/wait-ready", "tests/recorded/record-runs", "tests/recorded/record-slurm")
 
 
 def shell_scripts() -> list[str]:
@@ -24,11 +26,15 @@ def lint(*argv: str) -> None:
 
 
 def test_ruff_check():
-    lint(BIN / "ruff", "check", ".", "scripts/check-torch")
+    lint(BIN / "ruff", "check", ".", *PROGRAMS)
 
 
 def test_ruff_format():
-    lint(BIN / "ruff", "format", "--check", ".", "scripts/check-torch")
+    lint(BIN / "ruff", "format", "--check", ".", *PROGRAMS)
+
+
+def test_types():
+    lint(BIN / "mypy")
 
 
 def test_shellcheck():

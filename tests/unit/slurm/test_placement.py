@@ -26,6 +26,12 @@ def test_a_rank_that_is_there_twice_stays_twice():
     assert [rank.host for rank in ranks] == ["node-1", "node-3"]
 
 
+def test_of_a_requeued_job_the_ranks_of_its_last_run_count():
+    """Its log is appended to. Between the runs it may have got other nodes."""
+    again = rank_line(0, "node-3").replace("}", ', "restarts": 1}')
+    assert [rank.host for rank in parse_ranks("\n".join([rank_line(0), rank_line(1), again]))] == ["node-3"]
+
+
 @pytest.mark.parametrize("line", [rank_line(0)[:-9], rank_line(0).replace("local_rank", "other")])
 def test_a_broken_rank_record_is_shown(line):
     with pytest.raises(PlacementError, match=r'cannot be read(.|\n)*{"record": "rank", "rank": 0'):
