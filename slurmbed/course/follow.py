@@ -1,6 +1,7 @@
 """Submit a job, follow it to its end with its progress on the screen, and ask what to do with it after Ctrl-C."""
 
 import sys
+import time
 from collections.abc import Callable
 
 from rich.console import Console
@@ -14,7 +15,8 @@ from slurmbed.slurm.client import Slurm, failure
 from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
-POLL = 0.5  # seconds between two looks at a job
+POLL = 0.5  # seconds between two looks at what a job has written
+ASK = 3.0  # seconds between two questions to Slurm about a job that runs and has not written its last step
 LONGEST = 6 * 3600  # seconds; the job's own time limit ends it earlier
 Describe = Callable[[list[dict]], tuple[str, str]]
 """From the lines of metrics.jsonl: how far the run is, and what to add if this is worth a line of its own, else ""."""
@@ -68,11 +70,19 @@ def follow(client: Slurm, job_run: Run, console: Console, describe: Describe) ->
         to be seen running.
     """
     layout: dict[int, str] = {}
+    metrics: list[dict] = []
+    job: Job | None = None
+    asked = 0.0
     with Follower(console, describe) as follower:
 
         def check() -> Job:
-            job = client.job(job_run.job_id)
-            follower.update(job, job_run.metrics())
+            nonlocal job, asked, metrics
+            under_way = bool(layout) and bool(metrics) and metrics[-1]["step"] < metrics[-1]["steps"]
+            # Each question takes CPU time from the ranks.
+            if job is None or time.monotonic() - asked >= (ASK if under_way else POLL):
+                job, asked = client.job(job_run.job_id), time.monotonic()
+            metrics = job_run.metrics()
+            follower.update(job, metrics)
             if job.state == "RUNNING" and not layout:
                 layout.update(client.layout(job_run.job_id))
             if not job.is_over:

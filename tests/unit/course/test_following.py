@@ -60,6 +60,11 @@ def workspace(tmp_path):
     return tmp_path
 
 
+def ask_at_once(monkeypatch) -> None:
+    for name in ("POLL", "ASK"):
+        monkeypatch.setattr(follow, name, 0)
+
+
 def plain_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
@@ -69,7 +74,7 @@ def printed(console: Console) -> list[str]:
 
 
 def test_progress_is_of_the_job_and_not_of_an_earlier_one_with_its_id(workspace, monkeypatch):
-    monkeypatch.setattr(follow, "POLL", 0)
+    ask_at_once(monkeypatch)
     folder = workspace / "runs" / "1"
 
     def begins():
@@ -94,14 +99,14 @@ def test_progress_is_of_the_job_and_not_of_an_earlier_one_with_its_id(workspace,
 
 
 def test_a_job_that_was_cancelled_before_it_began_does_not_show_an_earlier_jobs_log(workspace, monkeypatch):
-    monkeypatch.setattr(follow, "POLL", 0)
+    ask_at_once(monkeypatch)
     with pytest.raises(JobFailed, match="job 1 ended CANCELLED") as failed:
         follow.complete(Cluster(workspace, ("PENDING",), ("CANCELLED",)), plain_console(), ["jobs/tp.sbatch"])
     assert "earlier" not in str(failed.value)
 
 
 def test_the_last_lines_of_a_failed_jobs_log_are_shown(workspace, monkeypatch):
-    monkeypatch.setattr(follow, "POLL", 0)
+    ask_at_once(monkeypatch)
 
     def fails():
         (workspace / "runs" / "1.log").write_text("out of luck\n")

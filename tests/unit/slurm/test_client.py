@@ -1,12 +1,13 @@
 """Slurm's client over a runner that answers with recorded output, changed where a test says so."""
 
 import json
+import os
 from collections.abc import Callable
 
 import pytest
 
 from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError, WaitTimeout
-from slurmbed.process import Result
+from slurmbed.process import Result, run
 from slurmbed.slurm.client import Slurm, deciding
 from slurmbed.slurm.records import parse_jobs
 
@@ -17,7 +18,8 @@ class Script:
     """Answers each command by its name: with text, or with exit status, output and errors; a list answer by answer."""
 
     def __init__(self, **answers):
-        self.answers, self.calls = answers, []
+        # bash: what squeue says once a job has changed
+        self.answers, self.calls = {"bash": "changed", **answers}, []
 
     def __call__(self, argv) -> Result:
         self.calls.append(list(argv))
@@ -62,6 +64,31 @@ def without(text: str, task: int) -> str:
     content = json.loads(text)
     content["jobs"] = [job for job in content["jobs"] if job["array_task_id"]["number"] != task]
     return json.dumps(content)
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """A squeue that prints the lines of a file, one at each call; the last one again and again."""
+    lines = tmp_path / "lines"
+    program = tmp_path / "squeue"
+    program.write_text(f"#!/bin/bash\nhead -n 1 {lines}\nif (($(wc -l <{lines}) > 1)); then sed -i 1d {lines}; fi\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lines
+
+
+def test_a_change_of_the_job_ends_the_waiting(squeue):
+    """Two looks that find the same, and one that does not."""
+    squeue.write_text("7 PENDING None\n7 PENDING None\n7 RUNNING None\n")
+    here = Slurm(lambda argv: run(argv, timeout=30))
+    assert here.changed("7", "7 PENDING None", 20) == "7 RUNNING None"
+    assert here.changed("7", "7 RUNNING None", 1) == "7 RUNNING None", "nothing changed within the second"
+    assert here.changed("7", "", 20) == "7 RUNNING None", "the first look is never waited for"
+
+
+def test_where_nobody_can_wait_the_job_is_asked_for_again(show):
+    shown = [show("RUNNING"), show("COMPLETED")]
+    assert Slurm(Script(scontrol=shown, bash=(127, "", "no bash"))).wait("7", 60).state == "COMPLETED"
 
 
 def test_submit_returns_the_job_id_and_passes_arguments_on():
