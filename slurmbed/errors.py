@@ -1,4 +1,4 @@
-"""What goes wrong, said so that a user can act on it."""
+"""Errors of the package. Each has a reason and, where possible, a hint on what to do next."""
 
 
 class SlurmbedError(Exception):

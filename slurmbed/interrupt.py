@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that asks to stop; what Ctrl-C stops, it stops in the same way."""
+    """SIGTERM or SIGHUP: stops what Ctrl-C stops, in the same way."""
 
     def __init__(self, number: int):
         self.number = number
@@ -19,8 +19,8 @@ def raise_interrupted(number: int, _: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-def like_ctrl_c() -> None:
-    """From now on SIGTERM and SIGHUP raise Interrupted; one that is ignored, as under nohup, stays so."""
+def raise_on_signals() -> None:
+    """Make SIGTERM and SIGHUP raise Interrupted. A signal that is ignored, as under nohup, stays ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, raise_interrupted)
@@ -28,7 +28,7 @@ def like_ctrl_c() -> None:
 
 @contextmanager
 def uninterrupted(remind: Callable[[], None]) -> Iterator[None]:
-    """What runs inside is not stopped by these signals; each calls ``remind`` instead."""
+    """Within this context SIGINT, SIGTERM and SIGHUP call ``remind`` instead of raising."""
     if threading.current_thread() is not threading.main_thread():  # only the main one is ever interrupted
         yield
         return

@@ -98,7 +98,7 @@ def run(
         stdout, stderr = child.communicate(text, timeout)
     except subprocess.TimeoutExpired as error:
         output = end(child, own_session)
-        raise CommandError(f"no end after {timeout:g} s: {shlex.join(argv)}", "", last_lines(output)) from error
+        raise CommandError(f"timed out after {timeout:g} s: {shlex.join(argv)}", "", last_lines(output)) from error
     except BaseException:
         end(child, own_session)
         raise

@@ -7,7 +7,7 @@ from typing import TypeVar
 from slurmbed.errors import WaitTimeout
 
 T = TypeVar("T")
-AGAIN = 0.05  # of the time that one has waited already, and then looks again
+BACKOFF = 0.05  # poll interval as a fraction of the time waited so far, capped at 1 s
 
 
 class Pending(Exception):
@@ -29,7 +29,7 @@ def wait_until(
     Args:
         what: the condition in words, for the error.
         timeout: seconds; the check is made at least once.
-        interval: seconds between two checks at first. Each costs: a long wait looks less often, once a second.
+        interval: shortest time between two checks, in seconds. It grows with the time waited, to at most 1 s.
         clock, sleep: for tests.
 
     Raises:
@@ -43,4 +43,4 @@ def wait_until(
             waited = clock() - start
             if waited >= timeout:
                 raise WaitTimeout(f"{what}: not after {timeout:g} s; last status: {pending}", hint) from None
-        sleep(max(interval, min(waited * AGAIN, 1)))
+        sleep(max(interval, min(waited * BACKOFF, 1)))

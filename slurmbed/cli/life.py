@@ -49,7 +49,7 @@ def show_timeline(steps: list[tuple[str, float]]) -> None:
 def scale(settings: Settings) -> None:
     """Grow or shrink the running cluster. Jobs of removed nodes are requeued."""
     if not settings.nodes:
-        raise UsageError("scale: to how many nodes?", "for example: make scale NODES=3")
+        raise UsageError("scale needs the number of nodes", "for example: make scale NODES=3")
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.scale())
 

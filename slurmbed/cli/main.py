@@ -88,7 +88,7 @@ def options_of_make(command: click.Command, arguments: Sequence[str]) -> list[st
 
 def run(group: Commands, arguments: Sequence[str]) -> None:
     """Run a command of ``group``; ends the process with its exit status: 2 for bad input, 1 for other failures."""
-    interrupt.like_ctrl_c()
+    interrupt.raise_on_signals()
     name = arguments[0] if arguments and arguments[0] in group.table else ""
     try:
         if name:

@@ -105,7 +105,7 @@ class Cluster:
                 delete_nodes_above(self.slurm, self.as_root, nodes, self.say)
             return self.slurm.nodes()
         except BaseException as error:
-            self.give_up(error, plan.exists)
+            self.roll_back(error, plan.exists)
             raise
 
     def down(self) -> None:
@@ -351,8 +351,8 @@ class Cluster:
 
         wait_until(check, what="accounting answers", timeout=240, hint="see: make logs")
 
-    def give_up(self, error: BaseException, existed: bool) -> None:
-        """Show why, then remove what was started, unless it was there before or the user wants to look at it."""
+    def roll_back(self, error: BaseException, existed: bool) -> None:
+        """Print the diagnosis. Then remove the cluster, unless it existed before or RETAIN is set."""
         try:
             if not isinstance(error, KeyboardInterrupt):
                 self.tell(diagnosis(self.engine, self.look()))
@@ -366,6 +366,6 @@ class Cluster:
         self.tell("removed what was started; keep it next time with RETAIN=1")
 
     def tell(self, text: str) -> None:
-        """``say``, where nothing must be left undone because nobody can hear it: a closed terminal, a pipe's end."""
+        """Like ``say``, but a closed terminal or pipe does not stop the clean-up."""
         with suppress(OSError, SystemExit):  # rich ends the program at a broken pipe
             self.say(text)

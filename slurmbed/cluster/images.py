@@ -59,7 +59,7 @@ def build(choices: Choices, first: bool, say: Callable[[str], None], install: Ca
         CommandError: with the last lines of the build.
     """
     base = [str(ROOT / "scripts" / "base-image"), choices.suite]
-    run(base, timeout=900, capture=False).check("the base image could not be had (see above)")
+    run(base, timeout=900, capture=False).check("could not pull or build the base image (see above)")
     say("building the images: a few minutes the first time, seconds later")
     # Compose labels images with the project: under one name for all clusters, they are the same images.
     compose = Compose(IMAGES_PROJECT, install)

@@ -117,10 +117,12 @@ def choose_spec(settings: Settings, asked: ClusterSpec | None, snapshot: Snapsho
     made = snapshot.spec
     again = f"make clean NAME={settings.name}, then make up"
     if asked and snapshot.containers and asked != made:
-        reason = "another file, or this one before it was changed" if made else "no CONFIG"
+        reason = (
+            "a different configuration file, or an earlier version of this one" if made else "no configuration file"
+        )
         raise UsageError(f"CONFIG={settings.config}: the cluster was made with {reason}", again)
     if made and (settings.cpus or settings.memory or settings.gpus is not None):
-        raise UsageError("CPUS, MEMORY and GPUS: the cluster was made with a CONFIG, which says them", again)
+        raise UsageError("CPUS, MEMORY and GPUS cannot be changed: the cluster's configuration file sets them", again)
     return asked or made
 
 

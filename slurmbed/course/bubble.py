@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.course.follow import check_alone, complete
+from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 
@@ -16,7 +16,7 @@ def bubble(cluster: Cluster, console: Console, nodes: int) -> Path:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran, or ranks share a node.
     """
-    check_alone(cluster)
+    require_exclusive_workspace(cluster)
     job_run, layout = complete(cluster, console, [f"--nodes={nodes}", "jobs/bubble.sbatch"])
     require_separate_nodes(placement(parse_ranks(job_run.log()), layout, job_run.job_id))
     measured = job_run.results("bubble.json")

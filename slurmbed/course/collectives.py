@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.course.follow import check_alone, complete
+from slurmbed.course.follow import complete, require_exclusive_workspace
 
 SHOWN = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 26)  # bytes: rows of the table; the plot shows all sizes
 
@@ -20,7 +20,7 @@ def bench(cluster: Cluster, console: Console, largest: int | None) -> Path:
     Raises:
         JobFailed: with state, exit code and last log lines.
     """
-    check_alone(cluster)
+    require_exclusive_workspace(cluster)
     arguments = ["jobs/collectives.sbatch", *(["--largest", str(largest)] if largest else [])]
     job_run, _ = complete(cluster, console, arguments)
     measured = job_run.results("collectives.json")

@@ -27,7 +27,7 @@ def nothing(metrics: list[dict]) -> tuple[str, str]:
     return "", ""
 
 
-def check_alone(cluster: Cluster) -> None:
+def require_exclusive_workspace(cluster: Cluster) -> None:
     """UsageError if another cluster writes its runs to the same workspace: jobs of both could have the same id."""
     workspace = cluster.workspace()
     if others := cluster.snapshot.writers_to(workspace):

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import data, runs
-from slurmbed.course.follow import check_alone
+from slurmbed.course.follow import require_exclusive_workspace
 from slurmbed.course.runs import Run
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
@@ -225,7 +225,7 @@ def run_all(cluster: Cluster, console: Console, names: str) -> None:
         JobFailed: with the names of those that failed, after all have run; or their losses differ.
     """
     chosen, (nodes, gpus) = require(names), nodes_and_gpus(cluster)
-    check_alone(cluster)
+    require_exclusive_workspace(cluster)
     few = nodes * min(gpus, max(1, RANKS_TO_TRAIN // nodes))
     fit = next(ranks for ranks in range(min(few, gpus), 0, -1) if few % ranks == 0)  # on one node
     program = training_program(data.text(cluster), few)

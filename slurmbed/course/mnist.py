@@ -5,7 +5,7 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import data
-from slurmbed.course.follow import check_alone, complete
+from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 
@@ -16,7 +16,7 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: int | None) ->
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    check_alone(cluster)
+    require_exclusive_workspace(cluster)
     record = data.digits(cluster)
     console.print(f"{record.name}: {record.train:,} images to train on, {record.test:,} to test", markup=False)
     console.print(f"from {record.source}", highlight=False, markup=False)

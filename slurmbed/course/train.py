@@ -9,7 +9,7 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import data, files
-from slurmbed.course.follow import check_alone, complete
+from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
 from slurmbed.errors import UsageError
 from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
@@ -77,7 +77,7 @@ def again_command(*arguments: str, steps: int | None, text: str | None) -> str:
 
 def prepare_run(cluster: Cluster, console: Console, steps: int | None, text: str | None) -> list[str]:
     """Prepare the text to train on; returns the arguments for train.py."""
-    check_alone(cluster)
+    require_exclusive_workspace(cluster)
     record = data.text(cluster, text)
     console.print(f"text: {record.name}, {record.characters:,} characters, from {record.source}", markup=False)
     return ["--text", record.path, *(["--steps", str(steps)] if steps else [])]

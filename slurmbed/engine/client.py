@@ -228,7 +228,7 @@ class RunningCommand:
         output, errors = (b"".join(parts).decode(errors="replace") for parts in (self.stdout, self.stderr))
         if code == ENDED_LATE and time.monotonic() >= self.end:
             details = last_lines(output + errors)
-            raise CommandError(f"no end after {self.timeout:g} s: {shlex.join(self.typed)}", "", details)
+            raise CommandError(f"timed out after {self.timeout:g} s: {shlex.join(self.typed)}", "", details)
         return Result(self.typed, code, output, errors)
 
 

@@ -86,7 +86,7 @@ def placement(ranks: Sequence[RankRecord], layout: Mapping[int, str], job_id: st
         wrong.append(f"the log has ranks {[rank.rank for rank in ranks]}, Slurm has {sorted(layout)}")
     for rank in ranks:
         if rank.world_size != len(layout):
-            wrong.append(f"rank {rank.rank} sees a world of {rank.world_size}, Slurm started {len(layout)} tasks")
+            wrong.append(f"rank {rank.rank} has world size {rank.world_size}, but Slurm started {len(layout)} tasks")
         if rank.job_id != job_id:
             wrong.append(f"rank {rank.rank} is of job {rank.job_id}, not {job_id}")
         slurm_node = layout.get(rank.rank)

@@ -1,4 +1,4 @@
-"""QOS and accounts of a spec, through sacctmgr. What is there already is set to what the spec says."""
+"""Create or update the QOS and accounts of a configuration file with sacctmgr."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -12,6 +12,9 @@ from slurmbed.errors import UsageError
 from slurmbed.spec.model import ClusterSpec, Location, conflicts, model_at
 
 
+EXPECTED = {"list_type": "a list, like [a, b]", "model_type": "a mapping, key: value"}
+
+
 def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
     """The cluster that the file at ``path`` describes, on this machine.
 
@@ -33,7 +36,7 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
         raise UsageError(f"{where}: not YAML", "", str(error)) from None
     if not isinstance(tree, yaml.MappingNode):
         raise UsageError(f"{path}:1: not a cluster", "start with clusters/laptop.yaml")
-    mistakes = [(line, f"{key} is there twice") for line, key in repeated_keys(tree)]
+    mistakes = [(line, f"{key} is given twice") for line, key in repeated_keys(tree)]
     try:
         spec = ClusterSpec.model_validate(values)
         spec = on_this_machine(spec, path.resolve().parent, host_gpus)
@@ -89,7 +92,9 @@ def in_words(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{where}: missing"
     if error["type"] in ("list_type", "model_type"):
-        return f"{where}: " + ("a list is wanted, like [a, b]" if error["type"] == "list_type" else "keys are wanted")
+        return f"{where}: " + (
+            "expected a list, like [a, b]" if error["type"] == "list_type" else "expected a mapping, key: value"
+        )
     value = f" (it is {error['input']!r})" if isinstance(error["input"], str) and error["type"] != "value_error" else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{value}"
 

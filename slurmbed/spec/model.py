@@ -169,7 +169,7 @@ SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin
 
 
 def conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
-    """What each key by itself does not show: where, and what is wrong there."""
+    """Mistakes that involve more than one key: pairs of location and message."""
     for field in ("nodes", "partitions", "qos", "accounts"):
         yield from repeated(field, [each.name for each in getattr(spec, field)], "name")
     yield from repeated("mounts", [mount.container for mount in spec.mounts], "container")
@@ -185,14 +185,14 @@ def conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
         if SYSTEM.match(mount.container) or ".." in mount.container.split("/"):
             yield (
                 ("mounts", i, "container"),
-                f"{mount.container} would cover what a node needs; choose /data or the like",
+                f"{mount.container} is a system folder of the containers; choose another path, like /data",
             )
 
 
 def repeated(field: str, names: list[str], key: str) -> Iterator[tuple[Location, str]]:
     for i, name in enumerate(names):
         if name in names[:i]:
-            yield (field, i, key), f"{name} is there twice"
+            yield (field, i, key), f"{name} is given twice"
 
 
 def unknown(names: list[str], known: list[str], what: str, where: Location) -> Iterator[tuple[Location, str]]:
@@ -237,17 +237,23 @@ def preemption_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     if any(qos.preempts for qos in spec.qos):
         for i, partition in enumerate(spec.partitions):
             if partition.preempt_mode:
-                yield ("partitions", i, "preempt_mode"), "Slurm preempts by QOS or by partition: this file does by QOS"
+                yield (
+                    ("partitions", i, "preempt_mode"),
+                    "this file preempts by QOS, so no partition has preempt_mode",
+                )
 
 
 def account_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     known = [qos.name for qos in spec.qos]
     for i, account in enumerate(spec.accounts):
         if account.name in ("root", "class"):
-            yield ("accounts", i, "name"), f"{account.name} is there without being named: choose another name"
+            yield ("accounts", i, "name"), f"{account.name} always exists: choose another name"
         above = ["root", *(each.name for each in spec.accounts[:i])]
         if account.parent not in above:
-            yield ("accounts", i, "parent"), f"no account {account.parent} above; there are: {', '.join(above)}"
+            known_parents = ", ".join(above)
+            reason = f"unknown parent account {account.parent}; a parent comes before its children; known: {known_parents}"
+            yield ("accounts", i, "parent"), reason
+            )
         yield from unknown(account.qos, list(dict.fromkeys(["normal", *known])), "QOS", ("accounts", i, "qos"))
 
 

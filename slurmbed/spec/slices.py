@@ -85,7 +85,7 @@ def plain_slices(
     wanted = had if asked is None else asked.on_host(names)
     if kept and wanted != had:
         raise UsageError(
-            f"GPUS={asked}: the nodes that are there were made with GPUS={had}",
+            f"GPUS={asked}: the existing nodes were made with GPUS={had}",
             "GPUS is chosen when a cluster is made: make clean, then make up",
         )
     # A cluster made with fewer CPUs than GPUs can start again and grow.
@@ -102,7 +102,7 @@ def plain_slices(
     for part in kept.values():
         if (cpus and part.cpus != new.cpus) or (memory and part.memory != new.memory):
             raise UsageError(
-                f"the nodes that are there have {part.cpus} CPUs and {part.memory} MiB",
+                f"the existing nodes have {part.cpus} CPUs and {part.memory} MiB",
                 "CPUS and MEMORY are chosen when a cluster is made: make clean, then make up",
             )
     taken_gpus = {gpu_id for part in kept.values() for gpu_id in part.gpu_ids}
@@ -148,7 +148,7 @@ def slice_for(
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
-            "ask for fewer NODES, CPUS or GPUS; nodes that are there keep their memory until: make clean",
+            "ask for fewer NODES, CPUS or GPUS; existing nodes keep their memory until: make clean",
         )
     return Slice(
         cpus=each_cpus,

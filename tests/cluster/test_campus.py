@@ -155,7 +155,7 @@ def test_a_job_reads_a_mount_and_cannot_write_it(campus):
 def test_the_cluster_is_kept_without_its_file_and_grows_like_its_last_group(campus, campus_file):
     started = engine.started_at(campus, "node-3")
     other = str(ROOT / "clusters" / "laptop.yaml")
-    with pytest.raises(UsageError, match=r"made with another file(.|\n)*make clean"):
+    with pytest.raises(UsageError, match=r"made with a different configuration file(.|\n)*make clean"):
         make_cluster(campus.name, config=other).up()
     try:
         grown = make_cluster(campus.name, nodes=4).scale()

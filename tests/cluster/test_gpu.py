@@ -24,7 +24,7 @@ def test_slurm_hands_out_emulated_gpus(pod):
     assert jobs.srun_by_rank(pod, SEEN) == ["node-1"]
     refused = pod.slurm.runner(["srun", "--gpus-per-node=9", "true"])
     assert "Requested node configuration is not available" in refused.stderr
-    with pytest.raises(UsageError, match="the nodes that are there were made with GPUS=emulated:8"):
+    with pytest.raises(UsageError, match="the existing nodes were made with GPUS=emulated:8"):
         clusters.make_cluster(pod.name, gpus=0).up()
 
 

@@ -24,7 +24,7 @@ def test_a_failure_shows_a_command_to_paste_and_the_last_lines():
 
 def test_a_command_that_hangs_is_ended_and_its_output_kept():
     code = "import time; print('so far', flush=True); time.sleep(60)"
-    with pytest.raises(CommandError, match=r"no end after 1 s(.|\n)*so far"):
+    with pytest.raises(CommandError, match=r"timed out after 1 s(.|\n)*so far"):
         run([sys.executable, "-c", code], timeout=1)
 
 

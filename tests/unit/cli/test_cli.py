@@ -92,7 +92,7 @@ def test_a_shell_completes_commands_and_choices():
         (["up", "WORKSPACE=/no/such"], "WORKSPACE=/no/such: not a folder"),
         (["up", "CONFIG=/no/such"], "CONFIG=/no/such: no such file"),
         (["upp"], "there is no command 'upp'\ndid you mean up?"),
-        (["scale"], "to how many nodes?"),
+        (["scale"], "needs the number of nodes"),
         (["scale", "NODES=none"], "NODES=none: not a whole number"),
         (["logs", "FOLLOW=yes"], "FOLLOW=yes: not known"),
         (["compare", "STEPS=many"], "'many' is not a valid integer"),

@@ -105,11 +105,11 @@ def test_a_cluster_keeps_its_configuration_file():
     assert plan(Settings(name="c"), with_campus).is_met_by(with_campus)
     assert choose_spec(Settings(name="c", config=CAMPUS), campus, with_campus) == campus
     other = Settings(name="c", config=ROOT / "clusters/laptop.yaml")
-    with pytest.raises(UsageError, match=r"made with another file(.|\n)*make clean NAME=c"):
+    with pytest.raises(UsageError, match=r"made with a different configuration file(.|\n)*make clean NAME=c"):
         choose_spec(other, laptop, with_campus)
-    with pytest.raises(UsageError, match=r"made with no CONFIG(.|\n)*make clean"):
+    with pytest.raises(UsageError, match=r"made with no configuration file(.|\n)*make clean"):
         choose_spec(other, laptop, made(plan()))
-    with pytest.raises(UsageError, match="made with a CONFIG, which says them"):
+    with pytest.raises(UsageError, match="the cluster's configuration file sets them"):
         choose_spec(Settings(name="c", gpus="2"), None, with_campus)
 
 

@@ -55,7 +55,7 @@ def test_what_is_refused_is_said_in_makes_words(values, reason):
 
 @pytest.mark.parametrize("name", ["nodes", "cpus", "memory", "gpus"])
 def test_a_configuration_file_and_options_that_say_the_same_are_refused(name):
-    with pytest.raises(UsageError, match=f"says what {name.upper()} would say"):
+    with pytest.raises(UsageError, match=f"cannot be combined with {name.upper()}"):
         checked({"config": LAPTOP, name: "2"})
 
 

@@ -46,17 +46,17 @@ MISTAKES = {
     "    zip: 3": "3: nodes[0].zip: unknown key; known: name, count, cpus, memory, gres, features",
     "partition: []": "3: partition: unknown key; did you mean partitions?",
     "    count: 0": "3: nodes[0].count: Input should be greater than or equal to 1 (it is '0')",
-    "    count: 2\n    count: 3": "4: count is there twice",
+    "    count: 2\n    count: 3": "4: count is given twice",
     "    memory: lots": "3: nodes[0].memory: 'lots' is not an amount of memory: write 2048 (MiB), 512M or 2G",
     "    gres: gpu:h100": "3: nodes[0].gres: 'gpu:h100': write gpu:8, gpu:h100:8 or gpu:emulated:h100:8, up to 16",
     "    gres: gpu:h100:17": "3: nodes[0].gres: 'gpu:h100:17': write gpu:8,",
     "    features: [cpu]": "3: nodes[0].features[0]: cpu is a feature of all nodes of the group cpu",
     "  - name: node-1": "3: nodes[1].name: node-1 means something else to Slurm",
     "  - count: 2": "3: nodes[1].name: missing",
-    "  - {name: big}\n  - {name: cpu}": "4: nodes[2].name: cpu is there twice",
+    "  - {name: big}\n  - {name: cpu}": "4: nodes[2].name: cpu is given twice",
     "  - {name: big}\npartitions:\n  - {name: a, nodes: [cpu]}": "3: nodes[1].name: no partition has the nodes of big",
     "partitions:\n  - name: a\n    nodes: [cpu,\n     gpu]": "6: partitions[0].nodes[1]: there is no node group gpu",
-    "partitions:\n  - {name: a, nodes: cpu}": "4: partitions[0].nodes: a list is wanted, like [a, b]",
+    "partitions:\n  - {name: a, nodes: cpu}": "4: partitions[0].nodes: expected a list, like [a, b]",
     "partitions:\n  - {name: a, nodes: [cpu], default: yes}\n  - {name: b, nodes: [cpu], default: yes}": (
         "5: partitions[1].default: a is the default partition already"
     ),
@@ -66,13 +66,13 @@ MISTAKES = {
     "qos:\n  - {name: a, preempts: [b]}": "4: qos[0].preempts[0]: there is no QOS b; there are: a",
     "qos:\n  - {name: ready}": "4: qos[0].name: ready is slurmbed's own",
     "accounts:\n  - {name: a, users: [carol]}": "4: accounts[0].users[0]: Input should be 'alice' or 'bob'",
-    "accounts:\n  - {name: a, parent: b}": "4: accounts[0].parent: no account b above; there are: root",
+    "accounts:\n  - {name: a, parent: b}": "4: accounts[0].parent: unknown parent account b; a parent comes before",
     "slurm_conf:\n  - KillWait=5\n  - clustername=x": "5: slurm_conf[1]: clustername is set by slurmbed itself",
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
     "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
-    "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm would cover",
-    "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt would cover",
-    "mounts:\n  - {host: ., container: /data/../etc}": "4: mounts[0].container: /data/../etc would cover",
+    "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm is a system folder",
+    "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt is a system folder",
+    "mounts:\n  - {host: ., container: /data/../etc}": "4: mounts[0].container: /data/../etc is a system folder",
 }
 
 

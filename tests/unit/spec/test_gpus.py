@@ -131,7 +131,7 @@ def test_emulated_gpus_and_none_ask_nothing_of_the_host(monkeypatch):
 
 @pytest.mark.parametrize(("asked", "there"), [("1", "emulated:1"), ("0", "1"), ("2", "0")])
 def test_gpus_are_chosen_once(asked, there):
-    with pytest.raises(UsageError, match=f"GPUS={asked}: the nodes that are there were made with GPUS={there}"):
+    with pytest.raises(UsageError, match=f"GPUS={asked}: the existing nodes were made with GPUS={there}"):
         shares(Machine(*FOUR), asked, 2, {1: node(there)})
 
 
