@@ -18,14 +18,30 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         munge procps slurm-client slurm-wlm-basic-plugins slurm-wlm-jwt-plugin \
  && rm /etc/munge/munge.key
 
-FROM base AS control
+FROM base AS control-packages
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         slurmctld slurmdbd slurm-wlm-mysql-plugin
+
+# What a new cluster starts with, made once here: to make it anew took each cluster seconds.
+FROM control-packages AS seed
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        mariadb-client-core mariadb-server-core \
+ && useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql
+COPY configs/etc/mysql/ /etc/mysql/
+COPY --chmod=755 scripts/seed /usr/local/bin/
+RUN seed
+
+FROM control-packages AS control
+COPY --from=seed --chown=slurm: /seed/state /var/lib/slurm/slurmctld
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+RUN entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]
 
 FROM base AS db
@@ -34,7 +50,9 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         mariadb-client-core mariadb-server-core \
- && useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql
+ && useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql \
+ && install -d -o mysql /run/mysqld
+COPY --from=seed --chown=mysql: /seed/db /var/lib/mysql
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 ENTRYPOINT ["entrypoint"]
@@ -98,4 +116,5 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint scripts/wait-ready /usr/local/bin/
+RUN entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

@@ -115,9 +115,8 @@ class Settings(BaseModel):
     def _one_or_the_other(self) -> "Settings":
         given = [key for key in ("nodes", "cpus", "memory", "gpus") if getattr(self, key) is not None]
         if self.config and given:
-            raise ValueError(
-                f"CONFIG={self.config} says what {', '.join(given).upper()} would say; give one or the other"
-            )
+            names = ", ".join(given).upper()
+            raise ValueError(f"CONFIG={self.config} cannot be combined with {names}; leave out one or the other")
         return self
 
 

@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 from slurmbed.errors import UsageError
 from slurmbed.spec.model import ClusterSpec, Location, conflicts, model_at
 
-
 EXPECTED = {"list_type": "a list, like [a, b]", "model_type": "a mapping, key: value"}
 
 

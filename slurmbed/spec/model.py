@@ -250,10 +250,8 @@ def account_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
             yield ("accounts", i, "name"), f"{account.name} always exists: choose another name"
         above = ["root", *(each.name for each in spec.accounts[:i])]
         if account.parent not in above:
-            known_parents = ", ".join(above)
-            reason = f"unknown parent account {account.parent}; a parent comes before its children; known: {known_parents}"
-            yield ("accounts", i, "parent"), reason
-            )
+            reason = f"unknown parent account {account.parent}; a parent comes before its children"
+            yield ("accounts", i, "parent"), f"{reason}; known: {', '.join(above)}"
         yield from unknown(account.qos, list(dict.fromkeys(["normal", *known])), "QOS", ("accounts", i, "qos"))
 
 

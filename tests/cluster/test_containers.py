@@ -169,7 +169,7 @@ def test_no_user_keeps_login_from_starting(cluster, trap):
         engine.restart(cluster, "login")
         wait_until(lambda: answers(cluster), what="sshd on login answers", timeout=60)
         said = run(["docker", "logs", engine.container(cluster, "login")], timeout=30).output
-        assert "bob has no ssh key: look at /home/bob/.ssh" in said
+        assert "bob has no ssh key: check /home/bob/.ssh" in said
     finally:
         restore = "rm -rf ~/.ssh; mv ~/.kept ~/.ssh"
         cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", restore]).check()
