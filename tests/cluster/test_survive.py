@@ -134,7 +134,7 @@ def test_the_time_limit_saves_requeues_and_resumes(faulty, faulty_text, straight
     assert job.losses() == straight
 
 
-RANK = "^python3 train.py"
+RANK = "^[^ ]*python3 train.py"  # not the srun that started it
 
 
 def signal_ranks(cluster, name: str) -> None:
