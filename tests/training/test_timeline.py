@@ -5,7 +5,7 @@ import json
 import pytest
 
 from processes import succeed
-from test_train import SMALL
+from small_runs import SMALL
 from timeline import all_began, assemble, common, lane, merged, without
 
 
@@ -93,7 +93,10 @@ def test_intervals():
     assert without([(0, 3)], [(1, 2)]) == [(0, 1), (2, 3)]
 
 
-@pytest.mark.parametrize(("parallel", "world_size"), [("none", 1), ("ddp", 2), ("tp", 2), ("hybrid", 4), ("pp", 2)])
+@pytest.mark.parametrize(
+    ("parallel", "world_size"),
+    [("none", 1), ("ddp", 2), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 2), ("hybrid", 4), ("pp", 2)],
+)
 def test_the_timeline_of_a_run(text_file, tmp_path, parallel, world_size):
     flags = ("--text", text_file, "--run-dir", tmp_path, "--steps", 4, "--parallel", parallel)
     succeed(*SMALL, *flags, world_size=world_size)
