@@ -83,7 +83,7 @@ def test_a_text_on_standard_input_is_kept_under_the_name_of_its_source(tmp_path)
 
 def test_the_program_takes_standard_input(workspace):
     command = [sys.executable, str(workspace / "data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
-    done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr == "data.py: error: the text /home/ada/short.txt has 5 characters, it needs 1000 or more\n"
 
@@ -130,4 +130,4 @@ def test_markdown_of_a_play_becomes_dialogue():
 
 def test_preparation_needs_no_torch(workspace):
     program = "import sys; sys.modules['torch'] = None; import data"
-    subprocess.run([sys.executable, "-c", program], cwd=workspace, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], cwd=workspace, check=True, timeout=120)

@@ -172,6 +172,6 @@ def test_preparation_needs_no_torch_and_prints_the_record(workspace, tmp_path):
         f"mnist_data.SHA256 = {{'mnist': {sums}}}; mnist_data.main()"
     )
     argv = [sys.executable, "-c", program]
-    done = subprocess.run(argv, cwd=tmp_path, check=True, timeout=30, capture_output=True, text=True)
+    done = subprocess.run(argv, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True)
     record = json.loads(done.stdout)
     assert (record["folder"], record["train"], record["test"]) == (str(tmp_path / "data" / "mnist"), 40, 10)
