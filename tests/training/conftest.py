@@ -8,7 +8,13 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 WORKSPACE = HERE.parents[1] / "workspace"
-sys.path[:0] = [str(WORKSPACE), str(HERE)]
+sys.path[:0] = [str(HERE / "helpers"), str(WORKSPACE)]
+
+
+@pytest.fixture(scope="session")
+def workspace():
+    """The folder of the programs, which the tests import too."""
+    return WORKSPACE
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,36 @@ def text_file(tmp_path_factory):
     path.write_text(" ".join(draw.choice(words) for _ in range(2000))[:4000])
     assert len(set(path.read_text())) == 27
     return path
+
+
+@pytest.fixture
+def run(text_file, tmp_path):
+    """A small run of train.py: run(name, flags...) -> the folder that it wrote, and its ranks."""
+    from processes import succeed
+    from small_runs import QUICK
+
+    def start(name, *arguments, how=succeed, **options):
+        folder = tmp_path / name
+        return folder, how(*QUICK, "--text", text_file, "--run-dir", folder, *arguments, **options)
+
+    yield start
+    assert not (WORKSPACE / "data" / text_file.name).exists(), "a run must not copy its text"
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(text_file, tmp_path_factory):
+    """uninterrupted(flags...) -> the folder of a small run that nothing stops; runs of the same flags are made once."""
+    from processes import succeed
+    from small_runs import QUICK
+
+    folders = {}
+
+    def start(*arguments, world_size=1):
+        key = (*arguments, world_size)
+        if key not in folders:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            succeed(*QUICK, "--text", text_file, "--run-dir", folder, *arguments, world_size=world_size)
+            folders[key] = folder
+        return folders[key]
+
+    return start

@@ -11,7 +11,6 @@ import torch
 import data
 from batches import TextData
 from config import Config
-from conftest import WORKSPACE
 
 CONTENT = "To be, or not to be, that is the question:\n" * 40
 
@@ -82,9 +81,9 @@ def test_a_text_on_standard_input_is_kept_under_the_name_of_its_source(tmp_path)
     assert data.load(str(tmp_path / "hamlet.txt")) == other
 
 
-def test_the_program_takes_standard_input(tmp_path):
-    command = [sys.executable, str(WORKSPACE / "data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
-    done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=30)
+def test_the_program_takes_standard_input(workspace):
+    command = [sys.executable, str(workspace / "data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
+    done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr == "data.py: error: the text /home/ada/short.txt has 5 characters, it needs 1000 or more\n"
 
@@ -129,6 +128,6 @@ def test_markdown_of_a_play_becomes_dialogue():
     assert data.dialogue(markdown) == "ROMEO:\nAy me!\nSad hours.\n\nFirst Citizen:\nSpeak.\n"
 
 
-def test_preparation_needs_no_torch():
+def test_preparation_needs_no_torch(workspace):
     program = "import sys; sys.modules['torch'] = None; import data"
-    subprocess.run([sys.executable, "-c", program], cwd=WORKSPACE, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], cwd=workspace, check=True, timeout=120)

@@ -13,11 +13,11 @@ from torch.nn.utils import clip_grad_norm_
 import measure as measuring
 import none
 import tp_dtensor
+from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from breaks import BREAKS, Break
 from measure import LAYERS, SYMBOLS, small
 from model import build
 from processes import spawn
-from test_tensor_parallel import TOLERANCE, worst
 
 CASES = {
     ("plain", "float64"): {"batch_size": 5},
@@ -131,21 +131,11 @@ def ranks(request, tmp_path_factory):
     return spawn(measure_tp_dtensor, request.param, tmp_path_factory.mktemp("ranks"))
 
 
-def gradient_error(found, expected):
-    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
-    return worst(found["gradients"], expected["gradients"], greatest)
-
-
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_equals_the_whole_model(ranks, whole, case):
-    expected, allowed = whole[case], TOLERANCE[case[1]]
     for rank in ranks:
-        found = rank[case]
-        torch.testing.assert_close(found["loss"], expected["loss"], rtol=allowed["loss"], atol=0)
-        torch.testing.assert_close(found["norm"], expected["norm"], rtol=10 * allowed["loss"], atol=0)
-        assert gradient_error(found, expected) <= allowed["gradients"]
-        assert worst(found["parameters"], expected["parameters"]) <= allowed["parameters"]
-        assert worst(found["replicas"], ranks[0][case]["replicas"]) == 0
+        assert_same_steps(rank[case], whole[case], case[1])
+        assert worst(rank[case]["replicas"], ranks[0][case]["replicas"]) == 0
 
 
 def test_collectives_are_those_of_tp(ranks):

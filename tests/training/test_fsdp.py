@@ -7,11 +7,11 @@ import torch
 
 import fsdp
 import none
+from agreement import TOLERANCE, assert_same_steps, gradient_error
 from breaks import BREAKS
 from measure import LAYERS, SYMBOLS, measure, small
 from model import build
 from processes import spawn
-from test_tensor_parallel import TOLERANCE, worst
 
 # 5 sequences, 27 symbols: ranks do not divide them. And 10 sequences in two pieces.
 CASES = {
@@ -54,19 +54,10 @@ def ranks(request, tmp_path_factory):
     return spawn(measure_fsdp, request.param, tmp_path_factory.mktemp("ranks"))
 
 
-def gradient_error(found, expected):
-    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
-    return worst(found["gradients"], expected["gradients"], greatest)
-
-
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_equals_one_process_on_the_same_batch(ranks, whole, case):
-    expected, allowed = whole[case], TOLERANCE[case[1]]
     for rank in ranks:
-        torch.testing.assert_close(rank[case]["loss"], expected["loss"], rtol=allowed["loss"], atol=0)
-        torch.testing.assert_close(rank[case]["norm"], expected["norm"], rtol=10 * allowed["loss"], atol=0)
-        assert gradient_error(rank[case], expected) <= allowed["gradients"]
-        assert worst(rank[case]["parameters"], expected["parameters"]) <= allowed["parameters"]
+        assert_same_steps(rank[case], whole[case], case[1])
 
 
 def test_a_rank_without_a_sequence_takes_part(ranks):

@@ -15,7 +15,6 @@ import pytest
 
 import digits
 import mnist_data
-from conftest import WORKSPACE
 
 PIXELS, ONE_HOT = digits.pixels_and_labels(50)
 FILES = mnist_data.split(PIXELS, ONE_HOT, 40)
@@ -164,8 +163,8 @@ def test_labels_must_be_as_many_as_images():
         mnist_data.split(PIXELS[784:], ONE_HOT, 40)
 
 
-def test_preparation_needs_no_torch_and_prints_the_record(tmp_path):
-    shutil.copy(WORKSPACE / "mnist_data.py", tmp_path)
+def test_preparation_needs_no_torch_and_prints_the_record(workspace, tmp_path):
+    shutil.copy(workspace / "mnist_data.py", tmp_path)
     digits.write(tmp_path / "data" / "mnist", FILES)
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
     program = (
@@ -173,6 +172,6 @@ def test_preparation_needs_no_torch_and_prints_the_record(tmp_path):
         f"mnist_data.SHA256 = {{'mnist': {sums}}}; mnist_data.main()"
     )
     argv = [sys.executable, "-c", program]
-    done = subprocess.run(argv, cwd=tmp_path, check=True, timeout=30, capture_output=True, text=True)
+    done = subprocess.run(argv, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True)
     record = json.loads(done.stdout)
     assert (record["folder"], record["train"], record["test"]) == (str(tmp_path / "data" / "mnist"), 40, 10)

@@ -8,11 +8,11 @@ import torch
 
 import none
 import pp
+from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from breaks import BREAKS
 from measure import SYMBOLS, measure, small
 from model import build
 from processes import spawn
-from test_tensor_parallel import TOLERANCE, worst
 
 # 3 blocks over 2 stages are unequal; 8 microbatches are more than the stages, 4 are as many.
 CASES = {
@@ -100,13 +100,8 @@ def four(tmp_path_factory):
     ("stages", "case"), [("two", "plain"), ("two", "pieces"), ("two", "uneven"), ("four", "plain"), ("four", "pieces")]
 )
 def test_equals_one_process_on_the_same_batch(stages, case, whole, request):
-    expected = whole[case]
-    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
     for rank in request.getfixturevalue(stages):
-        torch.testing.assert_close(rank[case]["loss"], expected["loss"], rtol=1e-13, atol=0)
-        torch.testing.assert_close(rank[case]["norm"], expected["norm"], rtol=1e-12, atol=0)
-        assert worst(rank[case]["gradients"], expected["gradients"], greatest) <= TOLERANCE["float64"]["gradients"]
-        assert worst(rank[case]["parameters"], expected["parameters"]) <= TOLERANCE["float64"]["parameters"]
+        assert_same_steps(rank[case], whole[case], "float64")
 
 
 def test_every_parameter_is_on_one_stage(two, whole):
@@ -186,11 +181,10 @@ CAUGHT_BY = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake, two, whole):
     expected, tolerance = whole["plain"], TOLERANCE["float64"]
-    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
     found = [rank[mistake] for rank in two]
     caught = {
         "loss": abs(found[0]["loss"] / expected["loss"] - 1) > 1e3 * tolerance["loss"],
-        "gradients": worst(found[0]["gradients"], expected["gradients"], greatest) > 1e3 * tolerance["gradients"],
+        "gradients": gradient_error(found[0], expected) > 1e3 * tolerance["gradients"],
         "parameters": worst(found[0]["parameters"], expected["parameters"]) > 1e3 * tolerance["parameters"],
         "in flight": in_flight(found[0]["spans"]) > 2,
     }

@@ -14,7 +14,7 @@ import rendezvous
 from env import Env
 from processes import FORKS, free_port
 
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)  # a wait that is to end in vain, and one that is not
 HOST = socket.gethostname()
 
 
@@ -31,20 +31,20 @@ def come(store, number, host):
 def test_all_are_there():
     store = dist.HashStore()
     come(store, 1, "node-2")
-    said = rendezvous.roll_call(store, rank(0, world_size=2), SECOND)
+    said = rendezvous.roll_call(store, rank(0, world_size=2), MINUTE)
     assert [each["host"] for each in said] == [HOST, "node-2"]
 
 
 def test_who_waits_hears_of_the_last_that_comes():
     """Over TCP, where a waiting rank hears of some changes and not of others."""
-    port, minute = free_port(), timedelta(seconds=60)
+    port = free_port()
     ranks = [rank(number, world_size=2, port=port) for number in (0, 1)]
-    stores = [rendezvous.meet(each, minute) for each in ranks]
+    stores = [rendezvous.meet(each, MINUTE) for each in ranks]
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(rendezvous.roll_call, stores[0], ranks[0], minute)
+        first = threads.submit(rendezvous.roll_call, stores[0], ranks[0], MINUTE)
         while not stores[1].check(["rank 0"]):
             assert not first.done()
-        assert rendezvous.roll_call(stores[1], ranks[1], minute) == first.result(timeout=60)
+        assert rendezvous.roll_call(stores[1], ranks[1], MINUTE) == first.result(timeout=60)
 
 
 def test_a_rank_that_does_not_come_is_named_with_those_that_did():
@@ -64,18 +64,18 @@ def test_a_rank_that_is_there_twice_is_told_to_all():
     come(store, 0, "node-2")
     expected = f"two processes say that they are rank 0 of 3: on node-2 and on {HOST}"
     with pytest.raises(rendezvous.LaunchError, match=expected):
-        rendezvous.roll_call(store, rank(0), SECOND)
+        rendezvous.roll_call(store, rank(0), MINUTE)
     with pytest.raises(rendezvous.LaunchError, match=expected):
-        rendezvous.roll_call(store, rank(1), timedelta(seconds=60))
+        rendezvous.roll_call(store, rank(1), MINUTE)
 
 
 def test_a_meeting_whose_holder_has_ended():
     port = free_port()
-    holder = dist.TCPStore("127.0.0.1", port, is_master=True, timeout=SECOND, wait_for_workers=False)
-    store = rendezvous.meet(rank(1, port=port), SECOND)
+    holder = dist.TCPStore("127.0.0.1", port, is_master=True, timeout=MINUTE, wait_for_workers=False)
+    store = rendezvous.meet(rank(1, port=port), MINUTE)
     del holder
     with pytest.raises(rendezvous.LaunchError, match="the rank that holds the meeting has ended"):
-        rendezvous.roll_call(store, rank(1), timedelta(seconds=60))
+        rendezvous.roll_call(store, rank(1), MINUTE)
 
 
 def test_nobody_at_the_address():
@@ -87,15 +87,15 @@ def test_a_port_that_is_taken():
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(rendezvous.LaunchError, match=rf"cannot hold the meeting at 127.0.0.1:{port}.*another job"):
-            rendezvous.meet(rank(0, port=port), SECOND)
+            rendezvous.meet(rank(0, port=port), MINUTE)
 
 
 def test_two_jobs_at_one_port_do_not_meet():
     port = free_port()
-    holder = rendezvous.meet(rank(0, port=port), SECOND)
+    holder = rendezvous.meet(rank(0, port=port), MINUTE)
     come(holder, 0, "node-1")
     stranger = Env(1, 3, 0, "127.0.0.1", port, "node-1", "8")
-    assert not rendezvous.meet(stranger, SECOND).check(["rank 0"])
+    assert not rendezvous.meet(stranger, MINUTE).check(["rank 0"])
 
 
 def test_a_group_that_does_not_know_the_ranks_as_the_launcher_does():

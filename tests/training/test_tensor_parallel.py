@@ -1,18 +1,16 @@
 """Tensor parallelism against the whole model: four checks, and five defects that they must find."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
 import none
-from measure import CLIP, DTYPES, LAYERS, measure, measure_tp
+import tp
+from agreement import TOLERANCE, gradient_error, worst
+from breaks import BREAKS
+from measure import CLIP, DTYPES, LAYERS, measure
 from processes import spawn
-
-# Largest errors, relative to the greatest value (of all gradients; of each parameter). They allow for sums in another
-# order; `test_a_defect_is_caught` shows that a defect exceeds them 10 times at least.
-TOLERANCE = {
-    "float64": {"loss": 1e-13, "gradients": 1e-13, "parameters": 1e-11},
-    "float32": {"loss": 1e-5, "gradients": 1e-5, "parameters": 5e-4},
-}
 
 # Defect -> the checks that must find it, and those that must not: what they say tells one defect from another.
 CAUGHT_BY = {
@@ -22,6 +20,18 @@ CAUGHT_BY = {
     "local-clip": ({"replicas"}, {"loss", "gradients"}),
     "unmasked-padding": ({"loss", "gradients", "parameters"}, {"replicas"}),
 }
+
+
+def measure_tp(rank, world_size):
+    """By (defect, dtype), on one rank: without a defect, and with each."""
+    found = {}
+    for dtype in DTYPES:
+        found[None, dtype] = measure(tp, dtype)
+        for name, mistake in BREAKS.items():
+            if "tp" in mistake.strategies:
+                with patch.object(*mistake.target(), mistake.instead):
+                    found[name, dtype] = measure(tp, dtype)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +45,15 @@ def ranks(request, tmp_path_factory):
     return spawn(measure_tp, request.param, tmp_path_factory.mktemp("ranks"))
 
 
-def worst(found, expected, scale=None):
-    """The largest error over all tensors, relative to `scale`, or to the greatest value of each tensor."""
-    assert found.keys() == expected.keys()
-    return max(
-        ((found[name] - tensor).abs().max() / (scale or tensor.abs().max())).item() for name, tensor in expected.items()
-    )
-
-
 def errors(ranks, whole, defect, dtype):
     """Check -> error, the worst of all ranks. Replicas: the largest difference to rank 0."""
     expected = whole[dtype]
     found = [rank[defect, dtype] for rank in ranks]
     assert expected["norm"] > CLIP, "the gradient is not clipped, so this tests no clipping"
     assert found[0]["replicas"]
-    # A gradient may be 0 but for rounding (a key's bias has that): measure it by the greatest of all.
-    greatest = max(tensor.abs().max() for tensor in expected["gradients"].values())
     return {
         "loss": max(abs(rank["loss"] / expected["loss"] - 1).item() for rank in found),
-        "gradients": max(worst(rank["gradients"], expected["gradients"], greatest) for rank in found),
+        "gradients": max(gradient_error(rank, expected) for rank in found),
         "parameters": max(worst(rank["parameters"], expected["parameters"]) for rank in found),
         "replicas": max(worst(rank["replicas"], found[0]["replicas"]) for rank in found),
     }

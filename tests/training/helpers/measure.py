@@ -1,14 +1,10 @@
 """Five steps of a small model by a strategy: everything that the four checks compare."""
 
-from unittest.mock import patch
-
 import torch
 import torch.distributed as dist
 
 import communication
 import sharding
-import tp
-from breaks import BREAKS
 from config import Config
 from model import build
 from rendezvous import gather
@@ -68,15 +64,3 @@ def disturb(model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-
-
-def measure_tp(rank, world_size):
-    """By (break, dtype), on one rank of tp: without a break, and with each."""
-    found = {}
-    for dtype in DTYPES:
-        found[None, dtype] = measure(tp, dtype)
-        for name, mistake in BREAKS.items():
-            if "tp" in mistake.strategies:
-                with patch.object(*mistake.target(), mistake.instead):
-                    found[name, dtype] = measure(tp, dtype)
-    return found
