@@ -91,14 +91,32 @@ def test_sigterm_removes_what_was_started(start, argv, moment, statuses):
     assert engine.left(STOPPED) == []
 
 
-def test_a_second_signal_does_not_stop_the_removal(start):
-    command = start()
+@pytest.fixture
+def guest(image):
+    """Runs a container of somebody else on the cluster's network, which cannot be removed then; ends it."""
+
+    def come() -> None:
+        network = ("--network", f"{STOPPED}_default", "--name", f"{STOPPED}-guest")
+        engine.docker("run", "--detach", *network, "--entrypoint", "sleep", image, "600")
+
+    def go() -> None:
+        run(["docker", "rm", "--force", f"{STOPPED}-guest"], timeout=60)
+
+    yield come, go
+    go()
+
+
+def test_a_second_signal_does_not_stop_the_removal(start, guest):
+    """It comes when the containers are gone and the network is not: a guest on it keeps the removal from its end."""
+    (come, go), command = guest, start()
     command.wait_until(slurm_is_waited_for)
+    come()
     command.process.send_signal(signal.SIGINT)
-    command.wait_until(lambda _: set(engine.states(STOPPED).values()) != {"running"})
+    command.wait_until(lambda _: engine.states(STOPPED) == {})
     command.process.send_signal(signal.SIGTERM)
+    command.wait_until(lambda _: "still removing what was started" in command.said())
+    go()
     assert command.end() == 130
-    assert "still removing what was started" in command.said()
     assert engine.left(STOPPED) == []
 
 

@@ -58,7 +58,12 @@ def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace, text):
 
 def test_a_job_that_asks_for_one_node_lands_on_one(cluster, run_job):
     announce = "import env; env.announce(env.read().record(''))"
-    job, log = run_job("--nodes=1", "--ntasks-per-node=2", "--wrap", f'srun python3 -c "{announce}"')
+    job, log = run_job(
+        "--nodes=1",
+        "--ntasks-per-node=2",
+        "--wrap",
+        f'MASTER_ADDR=localhost MASTER_PORT=20000 srun python3 -c "{announce}"',
+    )
     placed = placement(parse_ranks(log), cluster.slurm.accounted_layout(job.id), job.id)
     assert len(placed) == 2
     assert len({item.slurm_node for item in placed}) == 1
