@@ -78,18 +78,16 @@ class Cluster:
             return self.bring_up(plan)
 
     def scale(self) -> list[Node]:
-        """Grow or shrink the running cluster; jobs of removed nodes are requeued."""
+        """Grow or shrink the running cluster on the images it runs on; jobs of removed nodes are requeued."""
         self.require_engine()
         with self.lock("scale"):
             self.require_running()
-            plan = self.plan()
-            self.build(plan)
-            return self.bring_up(plan)
+            return self.bring_up(self.plan(keep_images=True))
 
     def bring_up(self, plan: Plan) -> list[Node]:
         before, nodes = self.snapshot, len(plan.slices)
         try:
-            if before.highest_node > nodes and before.services["slurmctld"].is_running:
+            if before.highest_node > nodes and before.is_running:
                 retire_nodes_above(self.slurm, self.as_root, nodes)
             if not plan.is_met_by(before):
                 with self.step("docker compose up"):
@@ -100,10 +98,10 @@ class Cluster:
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = READY_QOS.name if plan.spec and plan.spec.enforces_limits else ""
-            wait_ready(self.engine, self.name, nodes, qos, self.stage())
-            if before.highest_node > nodes:
-                delete_nodes_above(self.slurm, self.as_root, nodes, self.say)
-            return self.slurm.nodes()
+            found = wait_ready(self.engine, self.name, nodes, qos, self.stage())
+            if delete_nodes_above(found, self.as_root, nodes, self.say):
+                found = self.slurm.nodes()
+            return found
         except BaseException as error:
             self.roll_back(error, plan.exists)
             raise
@@ -305,14 +303,18 @@ class Cluster:
         """SlurmbedError unless an engine answers; nothing is installed."""
         if not shutil.which("docker"):
             raise SlurmbedError("the Docker engine does not answer: there is no docker command", "make up installs it")
-        self.look()
+        _ = self.engine
 
-    def plan(self) -> Plan:
-        """What to make, checked against the host."""
+    def plan(self, keep_images: bool = False) -> Plan:
+        """What to make, checked against the host.
+
+        Args:
+            keep_images: the images that the cluster runs on, although the files that they are built from have changed.
+        """
         self.ensure_engine()
         self.require_own()
         host = Host.of(self.snapshot.info)
-        plan = make_plan(self.settings, self.spec, self.snapshot, host)
+        plan = make_plan(self.settings, self.spec, self.snapshot, host, keep_images)
         host.check_disk(images_there=not images.missing(plan.choices, self.snapshot))
         login, port = self.snapshot.services.get("login"), plan.choices.ssh_port
         if port and not (login and login.is_running and login.ssh_port == port):

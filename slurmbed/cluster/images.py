@@ -40,7 +40,7 @@ def inputs(root: Path) -> Iterator[Path]:
 
 
 def tag(choices: Choices) -> str:
-    return f"{choices.flavour}-{digest()}"
+    return f"{choices.flavour}-{choices.digest or digest()}"
 
 
 def image(kind: str, choices: Choices) -> str:

@@ -81,13 +81,16 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def make_plan(settings: Settings, asked_spec: ClusterSpec | None, snapshot: Snapshot, host: Host) -> Plan:
+def make_plan(
+    settings: Settings, asked_spec: ClusterSpec | None, snapshot: Snapshot, host: Host, keep_images: bool = False
+) -> Plan:
     """What the user asks for; what is not said stays as the containers are now, or is the default.
 
     So a cluster can grow without its nodes being made anew under their jobs.
 
     Args:
         asked_spec: what the configuration file of ``settings`` says, if there is one.
+        keep_images: the images that the cluster runs on, although the files that they are built from have changed.
 
     Raises:
         UsageError: it does not fit on the host, or would change nodes that are there.
@@ -100,7 +103,7 @@ def make_plan(settings: Settings, asked_spec: ClusterSpec | None, snapshot: Snap
     asked = size if settings.config else settings.nodes
     count = asked or max(there, settings.least_nodes) or size
     return Plan(
-        choices=choose(settings, snapshot),
+        choices=choose(settings, snapshot, keep_images),
         slices=choose_slices(settings, snapshot, host, count, spec),
         spec=spec,
         exists=snapshot.exists,
@@ -144,7 +147,7 @@ def choices_so_far(snapshot: Snapshot) -> Choices:
     return Choices(clone=snapshot.made_from) if snapshot.made_from else Choices()
 
 
-def choose(settings: Settings, snapshot: Snapshot) -> Choices:
+def choose(settings: Settings, snapshot: Snapshot, keep_images: bool) -> Choices:
     now = choices_so_far(snapshot)
     asked = {
         key: value
@@ -152,4 +155,5 @@ def choose(settings: Settings, snapshot: Snapshot) -> Choices:
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)
-    return chosen.model_copy(update={"job_uid": now.job_uid or job_uid(Path(chosen.workspace))})
+    made = {"job_uid": now.job_uid or job_uid(Path(chosen.workspace)), "digest": images.digest()}
+    return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))

@@ -8,6 +8,7 @@ from slurmbed.engine.overlay import SERVICES
 from slurmbed.engine.snapshot import Container
 from slurmbed.errors import NotReady, WaitTimeout
 from slurmbed.process import last_lines
+from slurmbed.slurm.records import Node, parse_nodes
 
 USER = "alice"
 IN_VAIN = 2  # exit status of scripts/wait-ready
@@ -16,12 +17,15 @@ ENDED = ("exited", "dead", "restarting")
 
 def wait_ready(
     engine: Engine, name: str, nodes: int, qos: str = "", reached: Callable[[str], None] = lambda _: None
-) -> None:
+) -> list[Node]:
     """Block until the cluster ``name`` is ready: one command inside the cluster waits, and the engine tells what ended.
 
     Args:
         qos: for the jobs that show it, where users have limits.
-        reached: called with each stage: controller, nodes, job, accounting.
+        reached: called with each stage: user, controller, nodes, job, accounting.
+
+    Returns:
+        All node records, as they were when the nodes worked.
 
     Raises:
         NotReady: a container ended, or the jobs did not run as asked.
@@ -42,20 +46,22 @@ def wait_ready(
     with engine.watched(name, died):
         check_containers([each for each in map(Container.read, engine.containers()) if each.name in wanted])
         running = engine.start(f"{name}-login-1", argv, timeout=seconds + 60)
-        statuses = list(stages(running.lines(), reached))
+        told = list(stages(running.lines(), reached))
         if ended:
             raise NotReady(f"ended while the cluster started: {', '.join(dict.fromkeys(ended))}")
     done = running.result()
     if done.returncode == IN_VAIN:
         raise NotReady("the cluster did not run a job as asked", "", last_lines(done.stderr))
     if not done.ok:
-        status = statuses[-1] if statuses else "none"
+        status = told[-1] if told else "none"
         reason = f"the cluster is not ready after {seconds} s; last status: {status}"
         raise WaitTimeout(reason, "see: make logs", last_lines(done.stderr))
 
+    return parse_nodes(told[-1])
+
 
 def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:
-    """What is awaited, each time that it changes, from the output of scripts/wait-ready."""
+    """What is awaited, each time that it changes, and at last the node records, as scripts/wait-ready prints them."""
     for line in lines:
         try:
             told = json.loads(line)
@@ -64,7 +70,7 @@ def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str
         if "reached" in told:
             reached(told["reached"])
         else:
-            yield told["waiting"]
+            yield told.get("waiting") or json.dumps(told)
 
 
 def check_containers(containers: list[Container]) -> None:

@@ -146,6 +146,8 @@ class Choices(BaseModel):
     clone: Path = ROOT
     job_uid: int | None = None
     """uid of alice, as whom jobs run; None until it is made."""
+    digest: str = ""
+    """Of what the images were built from; "" until it is made."""
 
     @property
     def flavour(self) -> str:

@@ -79,6 +79,14 @@ def test_another_ssh_key_concerns_login_alone():
     assert [name for name in before if before[name] != after[name]] == ["login"]
 
 
+def test_a_running_cluster_grows_on_the_images_it_runs_on(monkeypatch):
+    first = plan()
+    monkeypatch.setattr(images, "digest", lambda: "0123456789ab")
+    settings = Settings(name="c", nodes=3)
+    assert make_plan(settings, None, made(first), LAPTOP, keep_images=True).choices == first.choices
+    assert images.tag(make_plan(settings, None, made(first), LAPTOP).choices) == "24.11-debian-0123456789ab"
+
+
 def test_at_least_so_many_nodes_and_never_fewer_than_there_are():
     eight = made(plan(Settings(name="c", nodes=8)))
     assert len(plan(Settings(name="c", least_nodes=4)).slices) == 4

@@ -86,7 +86,8 @@ def test_accounting_has_the_job_once_all_its_rows_are_completed(script, rows, do
 def test_what_is_awaited_is_told_and_stages_are_reported():
     reached: list[str] = []
     lines = ['{"reached": "user"}', '{"waiting": "not registered: node-2"}', '{"reached": "nodes"}', "no such user"]
-    assert list(stages(iter(lines), reached.append)) == ["not registered: node-2", "no such user"]
+    lines.append('{"nodes": []}')
+    assert list(stages(iter(lines), reached.append)) == ["not registered: node-2", "no such user", '{"nodes": []}']
     assert reached == ["user", "nodes"]
 
 
