@@ -46,6 +46,10 @@ def claim() -> str:
 
 
 def forget(file: Path, owner: int) -> None:
-    """Remove the file at the end of the process that made it; a process forked from it ends here too."""
+    """Remove the file, and those of its clusters' locks, at the end of the process that made it.
+
+    A process forked from it ends here too.
+    """
     if os.getpid() == owner:
-        file.unlink(missing_ok=True)
+        for each in (file, *FOLDER.glob(f"slurmbed-*-{file.stem}*.lock")):
+            each.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def found_by(name: str, log: str) -> int:
 @pytest.mark.parametrize("name", ENDED)
 def test_a_rank_that_fails_ends_the_job_as_failed(pod, name, failing):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code [1-9]"):
-        launchers.start(pod, LAUNCHERS[name].words(2, 1, (failing,)))
+        launchers.start(pod, LAUNCHERS[name].command(2, 1, (failing,)))
 
 
 ACCELERATOR = """
