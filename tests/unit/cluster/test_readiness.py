@@ -28,10 +28,10 @@ def script(monkeypatch):
     return module
 
 
-def nodes(*states: str) -> dict[str, str]:
-    records = [
-        {"name": f"node-{i}", "state": state.split("+"), "partitions": ["main"]} for i, state in enumerate(states, 1)
-    ]
+def nodes(*states: str, started: int = 1795339964) -> dict[str, str]:
+    """What scontrol answers for nodes in these states, whose slurmd came at ``started``."""
+    common = {"partitions": ["main"], "slurmd_start_time": {"set": True, "infinite": False, "number": started}}
+    records = [{"name": f"node-{i}", "state": state.split("+"), **common} for i, state in enumerate(states, 1)]
     return {"scontrol": json.dumps({"nodes": records})}
 
 
@@ -56,6 +56,12 @@ def test_a_node_that_does_not_work_is_named_with_its_state(script, state):
     with pytest.raises(script.Pending) as pending:
         script.idle_nodes(2)
     assert str(pending.value) == f"node-2 {state}"
+
+
+def test_an_idle_node_that_slurmctld_only_remembers_does_not_work(script):
+    script.answers = nodes(f"IDLE+{USUAL}", started=0)
+    with pytest.raises(script.Pending, match="node-1 has no slurmd yet"):
+        script.idle_nodes(1)
 
 
 def test_a_node_that_has_not_come_is_named(script):
