@@ -17,7 +17,7 @@ MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strateg
 
 
 def measure_ddp(rank, world_size):
-    found = {"plain": measure(ddp, "float64"), "pieces": measure(ddp, "float64", **ACCUMULATED)}
+    found = {"plain": measure(ddp, "float64"), "accumulated": measure(ddp, "float64", **ACCUMULATED)}
     for megabytes in (25, 0.5):  # of a model of 3 MB
         found[megabytes] = measure(ddp, "float64", channels=128, bucket_mb=megabytes)
     for name in MISTAKES:
@@ -27,12 +27,12 @@ def measure_ddp(rank, world_size):
 
 
 def measure_hybrid(rank, world_size):
-    return {"plain": measure(hybrid, "float64"), "pieces": measure(hybrid, "float64", **ACCUMULATED)}
+    return {"plain": measure(hybrid, "float64"), "accumulated": measure(hybrid, "float64", **ACCUMULATED)}
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return {"plain": measure(none, "float64"), "pieces": measure(none, "float64", **ACCUMULATED)}
+    return {"plain": measure(none, "float64"), "accumulated": measure(none, "float64", **ACCUMULATED)}
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,10 @@ def two_by_two(tmp_path_factory):
     return spawn(measure_hybrid, 4, tmp_path_factory.mktemp("two-by-two"))
 
 
-@pytest.mark.parametrize("case", ["plain", "pieces"])
+@pytest.mark.parametrize("case", ["plain", "accumulated"])
 @pytest.mark.parametrize("ranks", ["two", "three", "two_by_two"])
 def test_equals_one_process_on_the_same_batch(ranks, case, whole, request):
-    """5 sequences on 2, 3 and 2 x 2 ranks: shares are unequal. And 10 in two pieces: no_sync until the last."""
+    """5 sequences on 2, 3 and 2 x 2 ranks: unequal shares. And 10, accumulated in two steps: no_sync in the first."""
     for rank in request.getfixturevalue(ranks):
         assert_same_steps(rank[case], whole[case], "float64")
 
@@ -69,8 +69,8 @@ def test_smaller_buckets_are_more_and_sum_the_same(two):
     assert worst(two[0][0.5]["parameters"], two[0][25]["parameters"]) < 1e-12
 
 
-def test_accumulation_sends_no_more_than_one_piece(two):
-    assert two[0]["pieces"]["calls"]["backward"] == two[0]["plain"]["calls"]["backward"]
+def test_accumulation_sends_no_more_than_one_backward(two):
+    assert two[0]["accumulated"]["calls"]["backward"] == two[0]["plain"]["calls"]["backward"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -13,11 +13,11 @@ from measure import LAYERS, SYMBOLS, measure, small
 from model import build
 from processes import spawn
 
-# 5 sequences, 27 symbols: ranks do not divide them. And 10 sequences in two pieces.
+# 5 sequences, 27 symbols: ranks do not divide them. And 10 sequences, accumulated in two steps.
 CASES = {
     ("plain", "float64"): {},
     ("plain", "float32"): {},
-    ("pieces", "float64"): {"batch_size": 10, "accumulate": 2},
+    ("accumulated", "float64"): {"batch_size": 10, "accumulate": 2},
     ("uneven", "float64"): {"channels": 36, "heads": 2},
 }
 MISTAKES = [name for name, mistake in BREAKS.items() if "fsdp" in mistake.strategies]
@@ -66,7 +66,7 @@ def test_a_rank_without_a_sequence_takes_part(ranks):
 
 
 def test_collectives(ranks):
-    """A block is gathered for forward and again for backward; gradients travel with the last piece only."""
+    """A block is gathered for forward and again for backward; gradients travel with the last accumulation step only."""
     for rank in ranks:
         calls = {
             "forward all_gather": LAYERS + 1,
@@ -76,7 +76,7 @@ def test_collectives(ranks):
         }
         assert rank["plain", "float64"]["calls"] == calls
         calls |= {"forward all_gather": 2 * LAYERS + 2, "backward all_gather": 2 * LAYERS}
-        assert rank["pieces", "float64"]["calls"] == calls
+        assert rank["accumulated", "float64"]["calls"] == calls
 
 
 def test_gloo_takes_an_average_for_a_sum(ranks, whole):

@@ -17,7 +17,7 @@ from processes import spawn
 # 3 blocks over 2 stages are unequal; 8 microbatches are more than the stages, 4 are as many.
 CASES = {
     "plain": {"layers": 4, "batch_size": 8},
-    "pieces": {"layers": 4, "batch_size": 16, "accumulate": 2},
+    "accumulated": {"layers": 4, "batch_size": 16, "accumulate": 2},
     "uneven": {"layers": 3, "batch_size": 8, "microbatches": 8},
 }
 MISTAKES = [name for name, mistake in BREAKS.items() if "pp" in mistake.strategies]
@@ -97,7 +97,8 @@ def four(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("stages", "case"), [("two", "plain"), ("two", "pieces"), ("two", "uneven"), ("four", "plain"), ("four", "pieces")]
+    ("stages", "case"),
+    [("two", "plain"), ("two", "accumulated"), ("two", "uneven"), ("four", "plain"), ("four", "accumulated")],
 )
 def test_equals_one_process_on_the_same_batch(stages, case, whole, request):
     for rank in request.getfixturevalue(stages):

@@ -1,12 +1,14 @@
 """train.py as a user runs it: several processes, files, exit codes. Its checkpoints: test_checkpoints.py."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from config import Config, flag
-from processes import metrics, succeed, train
-from small_runs import FAILS, KILL, RAISE, STOPS, losses, newest
+from processes import TIMEOUT, metrics, succeed, train
+from small_runs import FAILS, KILL, QUICK, RAISE, STOPS, losses, newest
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
@@ -118,6 +120,13 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
     assert ("no Slurm job to requeue" in ranks[0].stdout) == (name == "SIGUSR1")
     run("run", *flags, "--resume", "auto", world_size=2)
     assert losses(folder) == losses(uninterrupted(*flags, world_size=2))
+
+
+def test_the_program_from_a_shell(workspace, text_file, tmp_path):
+    """All other ranks here are forked from a process that has imported what they need; this one is not."""
+    flags = [*QUICK, "--text", str(text_file), "--run-dir", str(tmp_path), "--steps", "2"]
+    subprocess.run([sys.executable, str(workspace / "train.py"), *flags], check=True, timeout=TIMEOUT)
+    assert metrics(tmp_path)[-1]["step"] == 2
 
 
 def test_every_knob_is_a_flag_with_its_default():

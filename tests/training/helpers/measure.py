@@ -21,7 +21,9 @@ def small(dtype, **changed):
 
 
 def measure(strategy, dtype, **changed):
-    """First step: loss, norm, gradients, collectives by kind. Last: parameters, and the replicated ones."""
+    """Of the first step: loss, gradient norm, gradients, number of collectives by kind. Of the last: the number of
+    collectives, all parameters, and the replicated ones.
+    """
     config = small(dtype, **changed)
     model = build(config, SYMBOLS)
     disturb(model)
@@ -33,10 +35,10 @@ def measure(strategy, dtype, **changed):
         generator = torch.Generator().manual_seed(step)
         tokens, targets = torch.randint(SYMBOLS, (2, config.batch_size, config.block_size), generator=generator)
         communication.calls.clear()
-        pieces = [each.tensor_split(config.accumulate) for each in strategy.local_batch(model, tokens, targets)]
+        shares = [each.tensor_split(config.accumulate) for each in strategy.local_batch(model, tokens, targets)]
         loss = 0.0
-        for number, (some, theirs) in enumerate(zip(*pieces, strict=True), start=1):
-            loss += strategy.backward(model, some, theirs, targets.numel(), number == config.accumulate)
+        for number, (inputs, labels) in enumerate(zip(*shares, strict=True), start=1):
+            loss += strategy.backward(model, inputs, labels, targets.numel(), number == config.accumulate)
         norm = strategy.gradient_norm(model)
         if step == 0:
             found.update(norm=norm, calls=dict(communication.calls), loss=strategy.whole_loss(model, loss))

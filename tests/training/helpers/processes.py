@@ -45,7 +45,7 @@ def connected(rank, worker, world_size, folder):
 
 @dataclass
 class Ended:
-    """What is left of a rank of train.py."""
+    """The exit status and the output of a rank of train.py."""
 
     code: int
     stdout: str
@@ -77,7 +77,7 @@ def train(*arguments, world_size=1, program="import train; train.main()", timeou
 
 
 def run_program(program, argv, environ, output):
-    """Be `python3 -c program argv...`, with stdout and stderr in files."""
+    """Act as `python3 -c program argv...` with stdout and stderr in files."""
     for number, stream in enumerate(("stdout", "stderr"), start=1):
         with open(f"{output}.{stream}", "w") as file:
             os.dup2(file.fileno(), number)
