@@ -1,5 +1,6 @@
 """A real multi-node Slurm cluster on one machine. `slurmbed up --nodes 8` and `make up NODES=8` are the same."""
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -101,10 +102,9 @@ def run(group: Commands, arguments: Sequence[str]) -> None:
         fail(group, name, error.format_message(), 2)
     except SlurmbedError as error:
         fail(group, name, str(error), 2 if isinstance(error, UsageError) else 1)
-    except Interrupted as stopped:
-        sys.exit(128 + stopped.number)
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(130)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        cause = stopped.__cause__ or stopped  # click raises Abort from what interrupted it
+        sys.exit(128 + (cause.number if isinstance(cause, Interrupted) else signal.SIGINT))
 
 
 def fail(group: Commands, name: str, text: str, status: int) -> None:

@@ -51,8 +51,8 @@ def test_a_life_in_makes_words(image):
         (["NODES=0"], "NODES=0: not a whole number"),
         (["NODES=abc"], "NODES=abc: not a whole number"),
         (["MEMORY=9000G"], "the host has"),
-        (["SLURM=19.05"], "SLURM=19.05: not a version known here"),
-        (["NODEZ=2"], "unrecognized arguments: --nodez=2"),
+        (["SLURM=19.05"], "'19.05' is not one of '24.11', '26.05'"),
+        (["NODEZ=2"], "NODEZ=2: up takes no NODEZ\ndid you mean NODES?"),
     ],
 )
 def test_bad_words_start_nothing(image, words, reason):

@@ -136,8 +136,8 @@ def stray(cluster, image):
 def test_a_container_made_from_our_image_is_none_of_the_clusters(cluster, stray):
     again = make_cluster(NAME)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
-    engine.remove(NAME, ["node-2"])
-    again.up()
+    engine.remove(NAME, ["node-1"])
+    make_cluster(NAME).up()
     assert set(engine.states(NAME)) == {*engine.SERVICES, "node-1", "node-2"}
     assert run(["docker", "inspect", stray], timeout=30).ok
 

@@ -34,7 +34,7 @@ def test_slurm_shows_the_gpus_and_cpus_of_the_file(h100_pod, heard):
     ]
     shown = h100_pod.slurm.runner(["sinfo", "--noheader", "--format", "%P %G %f"]).check().stdout
     assert shown.split() == ["batch*", "gpu:h100:8", "pod,nvlink"]
-    assert any("8 emulated GPUs of type h100 for each node of the group pod; ranks compute on CPUs" in s for s in heard)
+    assert any("8 emulated GPUs of type h100 for each node of the group pod; programs compute" in s for s in heard)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def call(*argv: str | Path, cwd: Path) -> str:
 def installed(tmp_path_factory) -> Path:
     """The programs of a new virtual environment that has the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    call(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
     call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     (wheel,) = folder.glob("*.whl")
     call(folder / "venv/bin/pip", "install", "--quiet", wheel, cwd=folder)

@@ -1,6 +1,7 @@
 """The command line: make's way and the usual way, and refusals before anything starts."""
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -169,6 +170,15 @@ def test_init_copies_a_workspace_that_jobs_can_run_in(tmp_path, capsys):
     assert (folder / "train.py").read_bytes() == (ROOT / "workspace" / "train.py").read_bytes()
     assert (folder / "runs").is_dir()
     assert f"--workspace {folder}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_with_its_number(monkeypatch, engine, number):
+    """128 and the signal, as shells have it."""
+    monkeypatch.setattr(Cluster, "up", lambda self: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as ended:
+        call("up")
+    assert ended.value.code == 128 + number
 
 
 @pytest.mark.parametrize("word", ["TEXT=it's a.txt", "TEXT=a(1);echo b.txt", "TEXT=$HOME"])
