@@ -9,7 +9,6 @@ cluster.clean()
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     )
     from slurmbed.slurm.client import Slurm
     from slurmbed.slurm.records import Job, Node
+
+    __version__: str
 
 PUBLIC = {
     "Cluster": "slurmbed.cluster.cluster",
@@ -53,14 +54,13 @@ __all__ = [
     "WaitTimeout",
 ]
 
-try:
-    __version__ = version("slurmbed")
-except PackageNotFoundError:  # the source without an installation
-    __version__ = "0"
-
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are used: `slurmbed --help` needs none of them."""
+    if name == "__version__":
+        from importlib.metadata import version  # 30 ms
+
+        return version("slurmbed")
     if name not in PUBLIC:
         raise AttributeError(f"module 'slurmbed' has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name]), name)

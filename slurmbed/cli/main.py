@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from slurmbed import __version__, interrupt
+from slurmbed import interrupt
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import Interrupted
 
@@ -116,7 +116,7 @@ def fail(group: Commands, name: str, text: str, status: int) -> None:
 
 def make_group() -> Commands:
     group = Commands("slurmbed", COMMANDS, help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
-    return click.version_option(__version__, prog_name="slurmbed")(group)
+    return click.version_option(package_name="slurmbed", prog_name="slurmbed")(group)
 
 
 def main() -> None:
