@@ -18,6 +18,7 @@ from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import Compose
+from slurmbed.engine.overlay import OURS
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
@@ -135,7 +136,7 @@ class Cluster:
                 hint = f"make clean NAME={project}" if project else f"docker rm --force {other.name}"
                 raise UsageError(f"another container is on the images: {other.name}", hint)
             remove(self.compose, self.look)
-            self.engine.remove_images(list(self.look().images.values()))
+            self.engine.remove_images([each["Id"] for each in self.engine.images(OURS)])
 
     # ---- what it is ----
 
