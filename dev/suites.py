@@ -25,7 +25,7 @@ LIMIT = 4800  # seconds for one suite
 # ONEDNN_MAX_CPU_ISA=SSE41.
 INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 # A worker takes a file at a time. Most tests wait most of the time, so there are more workers than cores.
-SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "15")
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix"),

@@ -17,7 +17,7 @@ from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
 from slurmbed.engine.client import Engine
-from slurmbed.engine.compose import Compose
+from slurmbed.engine.compose import Compose, container_name
 from slurmbed.engine.overlay import OURS
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
@@ -29,8 +29,6 @@ from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
 from slurmbed.spec.model import READY_QOS
 from slurmbed.wait import Pending, wait_until
-
-NOT_FOUND = 1
 
 
 def silent(_: str) -> None:
@@ -168,7 +166,7 @@ class Cluster:
         return login.image_id if login else images.image("node", self.choices())
 
     def container_name(self, service: str) -> str:
-        return self.compose.container_name(service)
+        return container_name(self.name, service)
 
     def exec(self, service: str, argv: Sequence[str], *, user: str = "root", timeout: float = 60) -> Result:
         """Run a command in a service's container, as root unless told otherwise."""
@@ -180,7 +178,7 @@ class Cluster:
 
     def as_user(self, user: str) -> Callable[[Sequence[str]], Result]:
         """A runner of commands as ``user`` on the login node, in /workspace."""
-        login = f"{self.settings.name}-login-1"
+        login = self.container_name("login")
         return lambda argv: self.engine.exec(login, argv, user=user, workdir="/workspace", timeout=120)
 
     def exec_argv(self, argv: Sequence[str], user: str = USER, options: Sequence[str] = ()) -> list[str]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from slurmbed.engine.client import Engine
+from slurmbed.engine.compose import container_name
 from slurmbed.engine.overlay import SERVICES
 from slurmbed.engine.snapshot import Container
 from slurmbed.errors import NotReady, WaitTimeout
@@ -42,10 +43,11 @@ def wait_ready(
             if running:
                 running.stop()
 
-    wanted = {f"{name}-{each}-1" for each in (*SERVICES, *(f"node-{number}" for number in range(1, nodes + 1)))}
+    services = (*SERVICES, *(f"node-{number}" for number in range(1, nodes + 1)))
+    wanted = {container_name(name, each) for each in services}
     with engine.watched(name, died):
         check_containers([each for each in map(Container.read, engine.containers()) if each.name in wanted])
-        running = engine.start(f"{name}-login-1", argv, timeout=seconds + 60)
+        running = engine.start(container_name(name, "login"), argv, timeout=seconds + 60)
         told = list(stages(running.lines(), reached))
         if ended:
             raise NotReady(f"ended while the cluster started: {', '.join(dict.fromkeys(ended))}")

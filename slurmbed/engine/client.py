@@ -98,10 +98,6 @@ class Engine:
         with self.explained("docker images"):
             return self.api.images(filters={"label": label})
 
-    def inspect(self, container: str) -> dict[str, Any]:
-        with self.explained(f"docker inspect {container}"):
-            return self.api.inspect_container(container)
-
     def logs(self, container: str, lines: int) -> str:
         """The last lines that a container has printed."""
         with self.explained(f"docker logs {container}"):

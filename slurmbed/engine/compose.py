@@ -17,11 +17,16 @@ def compose_version() -> str:
     return answer.stdout.strip()
 
 
+def container_name(project: str, service: str) -> str:
+    """What Compose calls the container of a service."""
+    return f"{project}-{service}-1"
+
+
 class Compose:
     """One Compose project.
 
     Args:
-        project: its name; containers are called PROJECT-SERVICE-1.
+        project: its name; the cluster's name.
         install: called when there is no Compose v2; the command is run again after it.
     """
 
@@ -57,6 +62,3 @@ class Compose:
             self.install()
             return run(argv, **options)
         return done
-
-    def container_name(self, service: str) -> str:
-        return f"{self.project}-{service}-1"

@@ -104,10 +104,6 @@ class Slurm:
             raise failure(job, log(), jobs=jobs)
         return job
 
-    def release(self, job_id: str) -> None:
-        """Let a job start that was submitted with ``--hold``."""
-        self.runner(["scontrol", "release", job_id]).check()
-
     def cancel(self, job_id: str) -> None:
         self.runner(["scancel", job_id]).check()
 

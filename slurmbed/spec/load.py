@@ -90,10 +90,8 @@ def in_words(error: ErrorDetails) -> str:
         return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}")
     if error["type"] == "missing":
         return f"{where}: missing"
-    if error["type"] in ("list_type", "model_type"):
-        return f"{where}: " + (
-            "expected a list, like [a, b]" if error["type"] == "list_type" else "expected a mapping, key: value"
-        )
+    if error["type"] in EXPECTED:
+        return f"{where}: expected {EXPECTED[error['type']]}"
     value = f" (it is {error['input']!r})" if isinstance(error["input"], str) and error["type"] != "value_error" else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{value}"
 
