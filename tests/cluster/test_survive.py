@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import engine
+from harness.clusters import TEXT
 from harness.internals import wait_ready
 from slurmbed.wait import Pending, wait_until
 
@@ -20,9 +21,9 @@ STEPS = "600"
 class Training:
     """A job of train.py on two nodes, and what it has written so far."""
 
-    def __init__(self, cluster, text, *options, steps=STEPS):
+    def __init__(self, cluster, *options, steps=STEPS):
         self.cluster = cluster
-        words = ("--text", text, *SIZE, *OFTEN, "--steps", steps)
+        words = ("--text", TEXT, *SIZE, *OFTEN, "--steps", steps)
         self.id = cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words)
         self.runs = engine.workspace(cluster) / "runs"
 
@@ -69,16 +70,16 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def straight(faulty_of_all, faulty_text) -> dict[int, float]:
+def straight(faulty_of_all) -> dict[int, float]:
     """The losses of a run that nothing interrupts."""
-    job = Training(faulty_of_all, faulty_text)
+    job = Training(faulty_of_all)
     faulty_of_all.slurm.wait_completed(job.id, 240, log=job.log)
     return job.losses()
 
 
-def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, faulty_text, straight):
+def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, straight):
     """The signal as Slurm sends it before a job's time is over, the requeue as preemption does it."""
-    job = Training(faulty, faulty_text)
+    job = Training(faulty)
     job.wait_for_step(60)
     faulty.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
     first = job.wait_resumed()
@@ -103,9 +104,9 @@ def nothing_to_tell(cluster) -> None:
 
 
 @pytest.mark.parametrize("node", ["node-2", "node-1"])
-def test_a_node_that_dies_requeues_and_resumes(faulty, faulty_text, straight, node):
+def test_a_node_that_dies_requeues_and_resumes(faulty, straight, node):
     """node-1 has the batch script and rank 0."""
-    job = Training(faulty, faulty_text)
+    job = Training(faulty)
     job.wait_for_step(75)
     engine.kill(faulty, node)
     faulty.slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
@@ -117,11 +118,11 @@ def test_a_node_that_dies_requeues_and_resumes(faulty, faulty_text, straight, no
     assert job.losses() == straight
 
 
-def test_the_time_limit_saves_requeues_and_resumes(faulty, faulty_text, straight):
+def test_the_time_limit_saves_requeues_and_resumes(faulty, straight):
     """Slurm may send the signal up to a minute early: 20 s after the start at the earliest, when the ranks listen. They
     are paused until it comes, so that the run does not end before.
     """
-    job = Training(faulty, faulty_text, "--time=2", "--signal=B:USR1@40")
+    job = Training(faulty, "--time=2", "--signal=B:USR1@40")
     job.wait_for_step(60)
     signal_ranks(faulty, "STOP")
     try:
@@ -152,8 +153,8 @@ def usr1_is_pending(cluster) -> None:
             raise Pending(f"{node}: {pending}")
 
 
-def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty, faulty_text):
-    job = Training(faulty, faulty_text, steps="10000000")
+def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty):
+    job = Training(faulty, steps="10000000")
     job.wait_for_step(20)
     faulty.slurm.cancel(job.id)
     assert faulty.slurm.wait(job.id, 60).state == "CANCELLED"
