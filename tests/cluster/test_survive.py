@@ -11,6 +11,7 @@ import pytest
 from harness import engine
 from harness.clusters import TEXT
 from harness.internals import wait_ready
+from harness.jobs import wait_for_file
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
@@ -37,14 +38,12 @@ class Training:
         lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return {line["step"]: line["train_loss"] for line in map(json.loads, lines)}
 
-    def wait_for_step(self, least: int, timeout: float = 120) -> None:
-        def check() -> None:
-            state = self.cluster.slurm.job(self.id).state
-            reached = max(self.losses(), default=0) if (self.runs / self.id / "metrics.jsonl").exists() else 0
-            if reached < least:
-                raise Pending(f"{state}, step {reached}\n{self.log()[-1500:]}")
+    def wait_for_step(self, least: int) -> None:
+        wait_for_file(self.cluster, self.id, lambda: self.reached() >= least, self.log, timeout=180)
 
-        wait_until(check, what=f"job {self.id} reaches step {least}", timeout=timeout)
+    def reached(self) -> int:
+        """The last step that it has written down; 0 if there is none yet."""
+        return max(self.losses(), default=0) if (self.runs / self.id / "metrics.jsonl").exists() else 0
 
     def wait_resumed(self, after: int = -1, timeout: float = 240) -> int:
         """The step that it resumed at, later than ``after``. A requeued job is held back: it is told to start now."""
@@ -59,7 +58,7 @@ class Training:
                 raise Pending(f"{job.state} ({job.reason})\n{self.log()[-1500:]}")
             return resumed[-1]
 
-        return wait_until(check, what=f"job {self.id} resumes", timeout=timeout)
+        return wait_until(check, what=f"job {self.id} resumes", timeout=timeout, interval=0.5)
 
     def restarts(self) -> str:
         return self.show("Restarts")
