@@ -6,7 +6,6 @@ import pytest
 
 from harness import clusters, engine, internals, jobs
 from harness.names import NAME
-from slurmbed.course import data
 
 HERE = Path(__file__).parent
 # These take longest, so they are handed to workers first; a worker takes a file at a time.
@@ -34,12 +33,6 @@ def cluster(image, workspace):
     """Two nodes of two CPUs, so that two ranks can share one. A test that changes the cluster puts it back."""
     with clusters.running(NAME, nodes=2, cpus=2, memory="1G", workspace=workspace) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="session")
-def text(cluster) -> str:
-    """The prepared text, as a path inside the workspace."""
-    return data.text(cluster).path
 
 
 @pytest.fixture
@@ -75,12 +68,6 @@ def pod_job(pod, pod_workspace):
     return jobs.job_runner(pod, pod_workspace)
 
 
-@pytest.fixture(scope="session")
-def pod_text(pod_of_all) -> str:
-    """As text, on the pod."""
-    return data.text(pod_of_all).path
-
-
 @pytest.fixture
 def failing(pod_workspace) -> str:
     """A program of which rank 1 fails while the others wait for it."""
@@ -112,12 +99,6 @@ def faulty(faulty_of_all):
             engine.start(faulty_of_all, service)
     faulty_of_all.slurm.runner(["scancel", "--user=alice"]).check()
     internals.wait_ready(faulty_of_all, 2)
-
-
-@pytest.fixture(scope="session")
-def faulty_text(faulty_of_all) -> str:
-    """As text, on the cluster whose nodes are lost."""
-    return data.text(faulty_of_all).path
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from harness import jobs
+from harness.clusters import TEXT
 from harness.internals import (
     SACCT,
     Job,
@@ -30,9 +31,9 @@ def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
 
 
 @pytest.mark.smoke
-def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace, text):
+def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace):
     """As slurmctld lays them out while they run, as accounting says afterwards, and as the ranks say themselves."""
-    job_id = cluster.slurm.submit("jobs/tp.sbatch", "--text", text, *QUICK)
+    job_id = cluster.slurm.submit("jobs/tp.sbatch", "--text", TEXT, *QUICK)
     layouts = []
 
     def laid_out(job: Job) -> bool:

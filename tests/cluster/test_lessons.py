@@ -10,14 +10,17 @@ import pytest
 
 from harness import engine
 from harness.lessons import PAGE, Command, read
+from slurmbed.course import data
 
 INTRODUCTION, *LESSONS = read(PAGE.read_text())
 LIMIT = 400  # seconds for a lesson
 
 
 @pytest.fixture(scope="module")
-def typed(cluster, text):
+def typed(cluster):
     """Type commands into one shell of alice's; [(exit status, what was printed)]. All of it must end in time."""
+
+    data.text(cluster)
 
     def typed(commands: list[Command]) -> list[tuple[int, str]]:
         mark = f"end of command {secrets.token_hex(8)}"

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness import engine
+from harness.clusters import TEXT
 from harness.internals import wait_ready
+from harness.jobs import wait_for_file
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
@@ -20,9 +22,9 @@ STEPS = "600"
 class Training:
     """A job of train.py on two nodes, and what it has written so far."""
 
-    def __init__(self, cluster, text, *options, steps=STEPS):
+    def __init__(self, cluster, *options, steps=STEPS):
         self.cluster = cluster
-        words = ("--text", text, *SIZE, *OFTEN, "--steps", steps)
+        words = ("--text", TEXT, *SIZE, *OFTEN, "--steps", steps)
         self.id = cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words)
         self.runs = engine.workspace(cluster) / "runs"
 
@@ -36,14 +38,12 @@ class Training:
         lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return {line["step"]: line["train_loss"] for line in map(json.loads, lines)}
 
-    def wait_for_step(self, least: int, timeout: float = 120) -> None:
-        def check() -> None:
-            state = self.cluster.slurm.job(self.id).state
-            reached = max(self.losses(), default=0) if (self.runs / self.id / "metrics.jsonl").exists() else 0
-            if reached < least:
-                raise Pending(f"{state}, step {reached}\n{self.log()[-1500:]}")
+    def wait_for_step(self, least: int) -> None:
+        wait_for_file(self.cluster, self.id, lambda: self.reached() >= least, self.log, timeout=180)
 
-        wait_until(check, what=f"job {self.id} reaches step {least}", timeout=timeout)
+    def reached(self) -> int:
+        """The last step that it has written down; 0 if there is none yet."""
+        return max(self.losses(), default=0) if (self.runs / self.id / "metrics.jsonl").exists() else 0
 
     def wait_resumed(self, after: int = -1, timeout: float = 240) -> int:
         """The step that it resumed at, later than ``after``. A requeued job is held back: it is told to start now."""
@@ -58,7 +58,7 @@ class Training:
                 raise Pending(f"{job.state} ({job.reason})\n{self.log()[-1500:]}")
             return resumed[-1]
 
-        return wait_until(check, what=f"job {self.id} resumes", timeout=timeout)
+        return wait_until(check, what=f"job {self.id} resumes", timeout=timeout, interval=0.5)
 
     def restarts(self) -> str:
         return self.show("Restarts")
@@ -69,16 +69,16 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def straight(faulty_of_all, faulty_text) -> dict[int, float]:
+def straight(faulty_of_all) -> dict[int, float]:
     """The losses of a run that nothing interrupts."""
-    job = Training(faulty_of_all, faulty_text)
+    job = Training(faulty_of_all)
     faulty_of_all.slurm.wait_completed(job.id, 240, log=job.log)
     return job.losses()
 
 
-def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, faulty_text, straight):
+def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, straight):
     """The signal as Slurm sends it before a job's time is over, the requeue as preemption does it."""
-    job = Training(faulty, faulty_text)
+    job = Training(faulty)
     job.wait_for_step(60)
     faulty.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
     first = job.wait_resumed()
@@ -103,9 +103,9 @@ def nothing_to_tell(cluster) -> None:
 
 
 @pytest.mark.parametrize("node", ["node-2", "node-1"])
-def test_a_node_that_dies_requeues_and_resumes(faulty, faulty_text, straight, node):
+def test_a_node_that_dies_requeues_and_resumes(faulty, straight, node):
     """node-1 has the batch script and rank 0."""
-    job = Training(faulty, faulty_text)
+    job = Training(faulty)
     job.wait_for_step(75)
     engine.kill(faulty, node)
     faulty.slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
@@ -117,11 +117,11 @@ def test_a_node_that_dies_requeues_and_resumes(faulty, faulty_text, straight, no
     assert job.losses() == straight
 
 
-def test_the_time_limit_saves_requeues_and_resumes(faulty, faulty_text, straight):
+def test_the_time_limit_saves_requeues_and_resumes(faulty, straight):
     """Slurm may send the signal up to a minute early: 20 s after the start at the earliest, when the ranks listen. They
     are paused until it comes, so that the run does not end before.
     """
-    job = Training(faulty, faulty_text, "--time=2", "--signal=B:USR1@40")
+    job = Training(faulty, "--time=2", "--signal=B:USR1@40")
     job.wait_for_step(60)
     signal_ranks(faulty, "STOP")
     try:
@@ -152,8 +152,8 @@ def usr1_is_pending(cluster) -> None:
             raise Pending(f"{node}: {pending}")
 
 
-def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty, faulty_text):
-    job = Training(faulty, faulty_text, steps="10000000")
+def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty):
+    job = Training(faulty, steps="10000000")
     job.wait_for_step(20)
     faulty.slurm.cancel(job.id)
     assert faulty.slurm.wait(job.id, 60).state == "CANCELLED"

@@ -9,6 +9,9 @@ from harness import internals
 from harness.internals import ROOT, Cluster
 
 WORKSPACE = ROOT / "workspace"
+# A path inside the workspace. Each training evaluates a tenth of its text: of Shakespeare that takes longer than the
+# training. Of the 29 symbols no rank has as many as the others.
+TEXT = "data/short.txt"
 
 
 def make_cluster(name: str, say: Callable[[str], None] = print, **settings: object) -> Cluster:
@@ -28,8 +31,10 @@ def running(name: str, say: Callable[[str], None] = print, **settings: object) -
 
 
 def copy_of_workspace(folder: Path) -> Path:
-    """So that runs and job ids of a test's cluster never meet the user's, or another's."""
-    return shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs, symlinks=True)
+    """So that runs and job ids of a test's cluster never meet the user's, or another's. It has a short text."""
+    workspace = shutil.copytree(WORKSPACE, folder / "workspace", ignore=written_by_jobs, symlinks=True)
+    (workspace / TEXT).write_text("the quick brown fox jumps over the lazy dog.\n" * 500)
+    return workspace
 
 
 def written_by_jobs(folder: str, names: list[str]) -> list[str]:

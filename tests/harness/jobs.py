@@ -1,13 +1,17 @@
 """Jobs of alice's, their logs, and waiting for what they do."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from harness import engine
 from harness.internals import Job
+from slurmbed.errors import WaitTimeout
+from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
 
+BETWEEN_QUESTIONS = 5  # seconds
 SUM = ("launchers/distributed_sum.py",)
 ON = ("--seconds", "600")  # for SUM: go on, until the test ends the job
 # The smallest model that every strategy and launcher can train.
@@ -38,14 +42,39 @@ def wait_for_log(cluster, workspace: Path, job_id: str, text: str, timeout: floa
     """Block until the job's log has ``text``; an assertion fails if the job ends without it."""
     log = log_of(workspace, job_id)
 
-    def check() -> None:
-        over = cluster.slurm.job(job_id).is_over
-        said = log.read_text() if log.exists() else ""
-        if text not in said:
-            assert not over, f"job {job_id} ended without {text!r}\n{said[-3000:]}"
-            raise Pending(said[-500:])
+    def has_it() -> bool:
+        return log.exists() and text in log.read_text()
 
-    wait_until(check, what=f"{text!r} in the log of job {job_id}", timeout=timeout)
+    def said() -> str:
+        return last_lines(log.read_text()) if log.exists() else "no log"
+
+    wait_for_file(cluster, job_id, has_it, said, timeout)
+
+
+def wait_for_file(cluster, job_id: str, holds: Callable[[], bool], told: Callable[[], str], timeout: float) -> None:
+    """Block until ``holds()``, of files that a job writes; an assertion fails if it ends without that.
+
+    Slurm is asked now and then: a `docker exec` costs as much CPU as reading a file a thousand times.
+
+    Args:
+        told: what the job has written so far, for the error.
+    """
+    asked = time.monotonic()
+
+    def check() -> None:
+        nonlocal asked
+        if holds():
+            return
+        if time.monotonic() > asked + BETWEEN_QUESTIONS:
+            job = cluster.slurm.job(job_id)
+            assert not job.is_over or holds(), f"job {job_id} ended {job.state} before\n{told()}"
+            asked = time.monotonic()
+        raise Pending("not yet")
+
+    try:
+        wait_until(check, what=f"what job {job_id} writes", timeout=timeout)
+    except WaitTimeout as late:
+        raise AssertionError(f"{late}\n{cluster.slurm.job(job_id)}\n{told()}") from None
 
 
 def start_now(cluster, job_id: str) -> None:

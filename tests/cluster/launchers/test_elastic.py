@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from harness import engine, jobs
+from harness.clusters import TEXT
 from harness.internals import parse_ranks
 
 RANK = "^python3 launchers/distributed_sum.py"
@@ -18,22 +19,24 @@ ELASTIC = "launchers/torchrun-elastic.sbatch"
 
 
 class Elastic:
-    """A job that goes on summing on node-1 and node-2, two ranks on each, once it has begun to."""
+    """A job that goes on summing on node-1 and node-2, so many ranks on each, once it has begun to."""
 
-    def __init__(self, cluster, workspace):
+    def __init__(self, cluster, workspace, per_node: int):
         self.cluster = cluster
-        size = ("--nodelist=node-1,node-2", "--gpus-per-node=2", "--cpus-per-task=2", "--output=runs/%j.log")
+        size = (f"--gpus-per-node={per_node}", f"--cpus-per-task={per_node}", "--output=runs/%j.log")
         self.id = cluster.slurm.submit(*size, ELASTIC, *jobs.SUM, "--nodes", "any", "--seconds", "20")
         self.file = jobs.log_of(workspace, self.id)
         jobs.wait_for_log(cluster, workspace, self.id, '{"record": "sum"')
-        assert [each["nodes"] for each in self.meetings()] == [{"node-1": [0, 1], "node-2": [2, 3]}], self.log()
+        all_ranks = {"node-1": list(range(per_node)), "node-2": list(range(per_node, 2 * per_node))}
+        assert self.meetings() == [all_ranks], self.log()
 
     def log(self) -> str:
         return self.file.read_text()
 
-    def meetings(self) -> list[dict]:
-        """What rank 0 said each time that all ranks had met."""
-        return [json.loads(line) for line in self.log().splitlines() if line.startswith('{"record": "sum"')]
+    def meetings(self) -> list[dict[str, list[int]]]:
+        """The ranks by node, as rank 0 said each time that all had met."""
+        said = [line for line in self.log().splitlines() if line.startswith('{"record": "sum"')]
+        return [json.loads(line)["nodes"] for line in said]
 
     def kill(self, node: str, process: str) -> None:
         """One process of the node, by the beginning of its command line; nobody has the time to clean up."""
@@ -46,27 +49,27 @@ class Elastic:
 
 
 def test_a_killed_rank_restarts_all_ranks_on_all_nodes(faulty, faulty_workspace):
-    job = Elastic(faulty, faulty_workspace)
+    job = Elastic(faulty, faulty_workspace, per_node=2)
     job.kill("node-2", RANK)
     job.wait_completed(ranks=4)
-    assert [each["nodes"] for each in job.meetings()] == [{"node-1": [0, 1], "node-2": [2, 3]}] * 2
+    assert job.meetings() == [{"node-1": [0, 1], "node-2": [2, 3]}] * 2
     assert Counter(each.rank for each in parse_ranks(job.log())) == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
 def test_a_killed_torchrun_leaves_a_smaller_world_that_goes_on(faulty, faulty_workspace):
-    job = Elastic(faulty, faulty_workspace)
+    job = Elastic(faulty, faulty_workspace, per_node=1)
     job.kill("node-2", TORCHRUN)
-    job.wait_completed(ranks=2)
-    assert [each["nodes"] for each in job.meetings()][-1] == {"node-1": [0, 1]}
+    job.wait_completed(ranks=1)
+    assert job.meetings()[-1] == {"node-1": [0]}
     left = engine.execute(faulty, "node-2", ["pgrep", "--full", RANK]).stdout.split()
     assert left == [], "ranks outlived their torchrun"
 
 
 def test_a_lost_node_leaves_a_smaller_world_that_goes_on(faulty, faulty_workspace):
-    job = Elastic(faulty, faulty_workspace)
+    job = Elastic(faulty, faulty_workspace, per_node=1)
     engine.kill(faulty, "node-2")
-    job.wait_completed(ranks=2)
-    assert [each["nodes"] for each in job.meetings()][-1] == {"node-1": [0, 1]}
+    job.wait_completed(ranks=1)
+    assert job.meetings()[-1] == {"node-1": [0]}
 
 
 def test_a_lost_node_ends_a_job_that_is_not_elastic(faulty, faulty_workspace):
@@ -101,10 +104,10 @@ def test_a_rank_that_fails_each_time_is_given_up(faulty, faulty_workspace, nodes
     assert log.count("the last one gives up") == 1 + 3  # --max-restarts
 
 
-def test_training_goes_on_from_its_checkpoint_after_a_killed_rank(faulty, faulty_workspace, faulty_text):
+def test_training_goes_on_from_its_checkpoint_after_a_killed_rank(faulty, faulty_workspace):
     size = ("--nodes=2", "--gpus-per-node=1", "--cpus-per-task=1", "--output=runs/%j.log")
     words = ("train.py", "--parallel=ddp", "--steps=300", "--checkpoint-every=50", "--resume=auto")
-    job_id = faulty.slurm.submit(*size, ELASTIC, *words, "--text", faulty_text, *jobs.TINY)
+    job_id = faulty.slurm.submit(*size, ELASTIC, *words, "--text", TEXT, *jobs.TINY)
     folder, log = faulty_workspace / "runs" / job_id, jobs.log_of(faulty_workspace, job_id)
     faulty.slurm.wait(job_id, 300, until=lambda job: any(folder.glob("checkpoints/step-*.json")))
     engine.execute(faulty, "node-2", ["pkill", "-9", "--oldest", "--full", "^python3 train.py"]).check()

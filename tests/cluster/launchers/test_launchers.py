@@ -1,12 +1,13 @@
 """Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all.
 
-`make test` trains under each launcher at one size. What only depends on how ranks are started it tests once for each
-way to start them. The rest, every launcher at every size, has the mark `matrix`: `make test-launchers` runs that too.
+`make test` trains under each launcher at one size: on four nodes once for each way to start ranks, else on two. The
+rest, every launcher at every size, has the mark `matrix`: `make test-launchers` runs that too.
 """
 
 import pytest
 
 from harness import jobs
+from harness.clusters import TEXT
 from slurmbed.course import data, launchers
 from slurmbed.course.launchers import LAUNCHERS
 from slurmbed.errors import JobFailed
@@ -18,9 +19,9 @@ NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-s
 FOUND_BY = {"srun": "srun", "pmix": "srun", "fabric": "srun", "mpirun": "mpirun"}  # whose variables; else torchrun's
 BY_DEFAULT = {
     (2, 1): (),
-    (2, 2): ("pmix",),  # torch's MPI under srun; every launcher trains at this size
+    (2, 2): ("pmix", "mpirun"),  # with torch's MPI
     (2, 8): ("srun",),  # torchrun's 16 ranks train on digits, in test_torchrun.py
-    (4, 2): MECHANISMS,
+    (4, 2): (),
 }
 
 
@@ -77,24 +78,25 @@ def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
 
 
 @pytest.fixture(scope="module")
-def training_words(pod_of_all) -> tuple[str, ...]:
-    return launchers.training_program(data.text(pod_of_all), ranks=4)
+def program(pod_of_all, pod_workspace) -> tuple[str, ...]:
+    """Some steps of training, by four ranks."""
+    return launchers.training_program(data.text(pod_of_all, str(pod_workspace / TEXT)), ranks=4)
 
 
 @pytest.fixture(scope="module")
-def loss_by_srun(pod_of_all, training_words) -> float:
-    return launchers.train(pod_of_all, LAUNCHERS["srun"], 2, 2, training_words)
+def loss_by_srun(pod_of_all, program) -> float:
+    return launchers.train(pod_of_all, LAUNCHERS["srun"], 4, 1, program)
 
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
 def test_the_losses_are_the_same_under_all_and_every_rank_is_where_slurm_says(
-    pod, pod_workspace, name, training_words, loss_by_srun
+    pod, pod_workspace, name, program, loss_by_srun
 ):
-    """Of four ranks: on how many nodes makes no difference to the sums."""
+    """On how many nodes four ranks are makes no difference to the sums."""
     launcher = LAUNCHERS[name]
-    size = (1, 4) if launcher.one_node else (2, 2)
-    job_id, placed, log = launchers.run_program(pod, launcher, *size, training_words)
+    nodes = 1 if launcher.one_node else 4 if name in MECHANISMS else 2
+    job_id, placed, log = launchers.run_program(pod, launcher, nodes, 4 // nodes, program)
     assert len(placed) == found_by(name, log) == 4
     assert jobs.summary(pod_workspace, job_id)["val_loss"] == loss_by_srun
     if not launcher.by_slurm:
-        assert jobs.left_on(pod, 2) == []
+        assert jobs.left_on(pod, nodes) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness import jobs
+from harness.clusters import TEXT
 from harness.internals import parse_ranks
 from slurmbed.wait import Pending, wait_until
 
@@ -79,8 +80,8 @@ def test_mpi4py_adds_up(pod_job, launch):
     assert "1 sum(s) over 4 rank(s): all right" in log
 
 
-def test_torchs_mpi_backend_trains(pod_job, pod_workspace, pod_text):
-    job, log = pod_job(*MPI[0], *TRAINING, *jobs.TINY, f"--text={pod_text}", timeout=300)
+def test_torchs_mpi_backend_trains(pod_job, pod_workspace):
+    job, log = pod_job(*MPI[0], *TRAINING, *jobs.TINY, f"--text={TEXT}", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
     summary = jobs.summary(pod_workspace, job.id)
     assert (summary["world_size"], summary["steps"], summary["config"]["backend"]) == (4, 5, "mpi")

@@ -20,6 +20,8 @@ def test_a_rank_that_fails_ends_the_job_and_nothing_is_left(pod, pod_job, failin
 def test_a_cancelled_job_leaves_no_ray(pod, pod_workspace):
     job_id = pod.slurm.submit("--output=runs/%j.log", *RAY, *jobs.SUM, *jobs.ON)
     jobs.wait_for_log(pod, pod_workspace, job_id, '{"record": "sum"')
+    log = jobs.log_of(pod_workspace, job_id).read_text()
+    assert jobs.record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
     pod.slurm.cancel(job_id)
     assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
     assert jobs.left_on(pod, 2) == []

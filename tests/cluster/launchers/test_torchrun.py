@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from harness import jobs
+from harness.clusters import TEXT
 from harness.internals import Job, parse_ranks
 from slurmbed.course import data
 
 FIVE_STEPS = ("train.py", "--parallel=ddp", "--steps=5", "--log-every=1", *jobs.TINY)
 
 
-def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod_job, pod_workspace, pod_text):
+def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod_job, pod_workspace):
     size = ("--nodelist=node-3,node-4", "--gpus-per-node=2", "--cpus-per-task=2")
-    words = (*FIVE_STEPS, "--text", pod_text)
+    words = (*FIVE_STEPS, "--text", TEXT)
     plain, _ = pod_job(*size, "launchers/torchrun.sbatch", *words, timeout=300)
     chained, _ = pod_job(*size, "launchers/chain/run_script.sh", *words, timeout=300)
     logs = {file.name: file.read_text() for file in (pod_workspace / "log" / chained.id).iterdir()}
