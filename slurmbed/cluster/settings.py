@@ -78,37 +78,41 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    name: Annotated[str, AfterValidator(cluster_name)] = Field("slurmbed", description="name of the cluster")
+    name: Annotated[str, AfterValidator(cluster_name)] = Field(default="slurmbed", description="name of the cluster")
     nodes: Annotated[int, number(1, MAX_NODES)] | None = Field(
-        None, description=f"number of nodes [default: as many as there are, or {DEFAULT_NODES}]"
+        default=None, description=f"number of nodes [default: as many as there are, or {DEFAULT_NODES}]"
     )
     cpus: Annotated[int, number(1, 1024)] | None = Field(
-        None, description="CPUs that each node offers [default: an equal share of the host's]"
+        default=None, description="CPUs that each node offers [default: an equal share of the host's]"
     )
     memory: Annotated[int, BeforeValidator(mebibytes)] | None = Field(
-        None, description="memory of each node, like 2G [default: an equal share of three quarters of the host's]"
+        default=None,
+        description="memory of each node, like 2G [default: an equal share of three quarters of the host's]",
     )
     gpus: Gpus | None = Field(
-        None,
+        default=None,
         description="GPUs of each node: 8, h100:8 or emulated:h100:8; emulated where the host has none [default: 0]",
     )
     config: Annotated[Path, AfterValidator(file)] | None = Field(
-        None, description="a configuration file for nodes, partitions, QOS and accounts, like clusters/campus.yaml"
+        default=None,
+        description="a configuration file for nodes, partitions, QOS and accounts, like clusters/campus.yaml",
     )
-    slurm: Version | None = Field(None, description=f"version of Slurm [default: {next(iter(VERSIONS))}]")
-    torch: Torch | None = Field(None, description="flavour of torch: Debian's, or PyPI's with CUDA [default: debian]")
+    slurm: Version | None = Field(default=None, description=f"version of Slurm [default: {next(iter(VERSIONS))}]")
+    torch: Torch | None = Field(
+        default=None, description="flavour of torch: Debian's, or PyPI's with CUDA [default: debian]"
+    )
     launchers: bool | None = Field(
-        None, description="nodes with accelerate, DeepSpeed, Ray, Open MPI and others [default: launchers]"
+        default=None, description="nodes with accelerate, DeepSpeed, Ray, Open MPI and others [default: launchers]"
     )
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
-        None, description="port of the login node on 127.0.0.1 [default: a free one]"
+        default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
     workspace: Annotated[Path, AfterValidator(folder)] | None = Field(
-        None, description="folder of the host that nodes see as /workspace [default: workspace/ of the project]"
+        default=None, description="folder of the host that nodes see as /workspace [default: workspace/ of the project]"
     )
-    retain: bool = Field(False, description="keep what a failed start leaves")
-    adopt: bool = Field(False, description="use the cluster of this name although another clone made it")
-    least_nodes: int = Field(0, exclude=True)
+    retain: bool = Field(default=False, description="keep what a failed start leaves")
+    adopt: bool = Field(default=False, description="use the cluster of this name although another clone made it")
+    least_nodes: int = Field(default=0, exclude=True)
     """Where ``nodes`` is not said: as many as there are, but at least so many."""
 
     @model_validator(mode="after")

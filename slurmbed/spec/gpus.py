@@ -16,7 +16,7 @@ class Gpus(BaseModel):
     """The GPUs of one node; written "2", "h100:8", "emulated:2" or "emulated:h100:8". False if there are none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    count: int = Field(0, ge=0, le=MAX_GPUS)
+    count: int = Field(default=0, ge=0, le=MAX_GPUS)
     type: str = ""
     """The type that users ask for; "" for GPUs of any type."""
     emulated: bool = False

@@ -77,7 +77,7 @@ class NodeGroup(Strict):
     count: Count = 1
     cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     memory: Memory | None = None
-    gpus: Gres = Field(NO_GPUS, alias="gres")
+    gpus: Gres = Field(default=NO_GPUS, alias="gres")
     features: list[Name] = []
 
 

@@ -9,7 +9,10 @@ from harness.names import NAME
 
 HERE = Path(__file__).parent
 # These take longest, so they are handed to workers first; a worker takes a file at a time.
-LONGEST_FIRST = ("test_launchers.py", "test_lessons.py", "test_commands.py", "test_survive.py", "test_torchrun.py")
+LONGEST_FIRST = (
+    *("test_launchers.py", "test_lessons.py", "test_commands.py", "test_survive.py", "test_elastic.py"),
+    *("test_torchrun.py", "test_mpi_and_deepspeed.py", "test_mnist.py", "test_campus.py", "test_interrupted.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
