@@ -7,8 +7,9 @@ LABEL org.slurmbed=image
 SHELL ["/bin/bash", "-Eeuo", "pipefail", "-c"]
 ENV LANG=C.UTF-8
 # Debian's own image deletes downloaded packages; the cache mounts below keep them between builds. The lists in
-# them may be another suite's or pruned, so every step updates them.
-RUN rm -f /etc/apt/apt.conf.d/docker-clean \
+# them may be another suite's or pruned, so every step updates them. It also leaves out manual pages: a login node has
+# them.
+RUN rm -f /etc/apt/apt.conf.d/docker-clean /etc/dpkg/dpkg.cfg.d/docker \
  && echo 'APT::Install-Recommends "false";' >/etc/apt/apt.conf.d/slurmbed
 # munge's package makes a key when it is installed; removed in the same layer, it never is in an image.
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
@@ -23,7 +24,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        slurmctld slurmdbd slurm-wlm-mysql-plugin
+        liblua5.4-0 slurmctld slurmdbd slurm-wlm-mysql-plugin
 
 # What a new cluster starts with, made once here: to make it anew took each cluster seconds.
 FROM control-packages AS seed
@@ -73,6 +74,15 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
         iperf3 less nano openssh-client openssh-server python3-pip python3-pytest slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
+# What every login node has, and nodes that build their users' programs.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
+        bash-completion bc bzip2 curl file g++ gcc git iproute2 iputils-ping jq libc6-dev lmod locales make man-db \
+        python3-dev python3-venv rsync strace tmux unzip vim wget xz-utils \
+ && printf '%s UTF-8\n' de_DE.UTF-8 en_GB.UTF-8 en_US.UTF-8 es_ES.UTF-8 fr_FR.UTF-8 >/etc/locale.gen \
+ && locale-gen
 # TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
 # debian: with the OpenMP flavour of OpenBLAS; on the reference BLAS torch is 50 times slower, and the pthread
 # flavour fights with torch's own OpenMP threads.
@@ -102,8 +112,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=bind,source=requirements,target=/requirements \
     if [ "$LAUNCHERS" = 0 ]; then exit; fi; \
     export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
-    apt-get install -qy openmpi-bin pdsh python3-attr python3-mpi4py python3-psutil python3-requests python3-setuptools python3-venv \
-        python3-wheel python3-yaml; \
+    apt-get install -qy libopenmpi-dev openmpi-bin pdsh python3-attr python3-mpi4py python3-psutil python3-requests \
+        python3-setuptools python3-wheel python3-yaml; \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
     python3 -m venv --system-site-packages /opt/launchers; \
     pip install --quiet --no-cache-dir --no-deps --no-build-isolation --require-hashes -r /requirements/launchers.lock; \
