@@ -42,7 +42,8 @@ FROM control-packages AS control
 COPY --from=seed --chown=slurm: /seed/state /var/lib/slurm/slurmctld
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
-RUN entrypoint prepare_image
+# What is removed, here and below: a base image made from expired lists of packages (scripts/base-image) has it.
+RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]
 
 FROM base AS db
@@ -56,6 +57,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 COPY --from=seed --chown=mysql: /seed/db /var/lib/mysql
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap
 ENTRYPOINT ["entrypoint"]
 
 # See the file for what it does and why.
@@ -126,5 +128,5 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/entrypoint scripts/wait-ready /usr/local/bin/
-RUN entrypoint prepare_image
+RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

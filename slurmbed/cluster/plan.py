@@ -12,7 +12,7 @@ import yaml
 from slurmbed.cluster import images
 from slurmbed.cluster.host import Host, job_uid
 from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
-from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay
+from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import BASE_FILE
@@ -47,7 +47,7 @@ class Plan:
 
     @cached_property
     def overlay(self) -> dict:
-        made = overlay(self.slices, self.spec, self.labels)
+        made = with_arguments(overlay(self.slices, self.spec, self.labels))
         made["services"]["login"]["labels"][SSH_LABEL] = digest(self.ssh_key)
         return made
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import yaml
+
 from slurmbed.project import BASE_FILE
 from slurmbed.spec import slurm_conf
 from slurmbed.spec.gpus import Gpus
@@ -66,6 +68,17 @@ def earlier_groups(slices: Sequence[Slice]) -> str:
     """One line per earlier node group: its last node number and its Slurm record."""
     ends = [i for i in range(len(slices) - 1) if slices[i].features != slices[i + 1].features]
     return "\n".join(f"{i + 1} {slices[i].record}" for i in ends)
+
+
+def with_arguments(overlay: Mapping) -> dict:
+    """The overlay with each service's environment as arguments of its entrypoint, as in the base file."""
+    file = yaml.safe_load(BASE_FILE.read_text())["services"]
+    services = {}
+    for name, service in overlay["services"].items():
+        told = [f"{key}={value}" for key, value in service.get("environment", {}).items()]
+        body = {key: value for key, value in service.items() if key != "environment"}
+        services[name] = {**body, "command": [*file.get(name, file["node-1"])["command"], *told]} if told else body
+    return {**overlay, "services": services}
 
 
 def add_spec(services: dict[str, dict], spec: ClusterSpec) -> None:

@@ -29,6 +29,13 @@ def check_time(text: str) -> str:
     return text
 
 
+def check_partition_name(text: str) -> str:
+    """Any name that Slurm takes, unless a line of slurm.conf, or a list of partitions, would end in it."""
+    if not re.fullmatch(r"""[^\s,#="'\\]+""", text) or text.lower() == "default":
+        raise ValueError(f"{text!r} is not a partition's name: choose one of letters, digits, '-', '_' and '.'")
+    return text
+
+
 def parse_gres(value: Any) -> Any:
     """GPUs from gpu:8, gpu:h100:8 or gpu:emulated:h100:8."""
     if not isinstance(value, str) or not value:
@@ -55,6 +62,7 @@ def check_limit(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
+PartitionName = Annotated[str, AfterValidator(check_partition_name)]
 Time = Annotated[str, AfterValidator(check_time)]
 Memory = Annotated[int, BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value)]
 Count = Annotated[int, Field(ge=1, le=256)]
@@ -82,7 +90,7 @@ class NodeGroup(Strict):
 
 
 class Partition(Strict):
-    name: Name
+    name: PartitionName
     nodes: list[Name] = Field(min_length=1)  # names of groups
     default: bool = False
     default_time: Time | None = None
@@ -219,8 +227,6 @@ def partition_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     groups = [group.name for group in spec.nodes]
     for i, partition in enumerate(spec.partitions):
         yield from unknown(partition.nodes, groups, "node group", ("partitions", i, "nodes"))
-        if partition.name in ("all", "default"):
-            yield ("partitions", i, "name"), f"{partition.name} means something else to Slurm: choose another name"
     first, *more = [i for i, partition in enumerate(spec.partitions) if partition.default] or [0]
     for i in more:
         yield ("partitions", i, "default"), f"{spec.partitions[first].name} is the default partition already"

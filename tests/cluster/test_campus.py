@@ -21,11 +21,13 @@ SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
 
 @pytest.fixture(scope="module")
 def campus_file(tmp_path_factory) -> Path:
-    """The campus with one mount more."""
+    """The campus with one mount more, and partitions with names that only Slurm has to like."""
     folder = tmp_path_factory.mktemp("campus-file")
     (folder / "dataset").mkdir()
     (folder / "dataset" / "words.txt").write_text("of the host\n")
     shipped = (ROOT / "clusters" / "campus.yaml").read_text()
+    odd = "  - {name: all, nodes: [cpu]}\n  - {name: 'GPU/a100:80g+2', nodes: [gpu]}\n"
+    shipped = shipped.replace("\nqos:", f"{odd}\nqos:")
     (folder / "campus.yaml").write_text(
         f"{shipped}\nmounts:\n  - {{host: dataset, container: /data, read_only: true}}\n"
     )
@@ -49,11 +51,14 @@ def test_partitions_are_those_of_the_file(campus):
         ["cpu*", "1-00:00:00", "node-[1-2]"],
         ["gpu", "12:00:00", "node-3"],
         ["debug", "15:00", "node-[1-3]"],
+        ["all", "infinite", "node-[1-2]"],
+        ["GPU/a100:80g+2", "infinite", "node-3"],
     ]
     assert [(node.cpus, node.gres) for node in campus.slurm.nodes()] == [(2, ""), (2, ""), (8, "gpu:a100:4")]
     assert srun_by_rank(campus, SEEN, "--nodes=2") == ["node-1", "node-2"]
     assert srun_by_rank(campus, SEEN, "--partition=gpu", "--constraint=nvlink", "--gres=gpu:a100:1") == ["node-3 1 0"]
     assert srun_by_rank(campus, "hostname", "--partition=debug", "--nodes=3") == ["node-1", "node-2", "node-3"]
+    assert srun_by_rank(campus, "hostname", "--partition=GPU/a100:80g+2,all", "--nodes=2") == ["node-1", "node-2"]
     shown = campus.slurm.runner(["scontrol", "show", "config"]).check().stdout
     assert re.search(r"^DefMemPerCPU\s+= 100$", shown, re.MULTILINE)
 
@@ -160,7 +165,7 @@ def test_the_cluster_is_kept_without_its_file_and_grows_like_its_last_group(camp
     try:
         grown = make_cluster(campus.name, nodes=4).scale()
         assert [(node.cpus, node.gres, node.partitions) for node in grown[2:]] == [
-            (8, "gpu:a100:4", ("gpu", "debug"))
+            (8, "gpu:a100:4", ("gpu", "debug", "GPU/a100:80g+2"))
         ] * 2
         engine.restart(campus, "slurmctld")
     finally:

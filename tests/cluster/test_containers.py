@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import tarfile
@@ -86,6 +87,24 @@ def test_slurmdbd_conf_is_slurms_alone(cluster):
     file = machine.file("/etc/slurm/slurmdbd.conf")
     assert (file.user, file.mode) == ("slurm", 0o600)
     assert "StoragePass=" in file.content_string
+
+
+OF_IMAGES = {"PATH", "LANG"}
+# In a job besides what Slurm adds for MPI's launchers.
+OF_JOBS = re.compile(r"(SLURM|SLURMD|SRUN|HYDRA|I_MPI|OMPI|PRTE)_|HOME$|HOSTNAME$|PWD$|SHLVL$|TMPDIR$|_$")
+
+
+def test_nothing_that_a_container_is_told_reaches_its_users(cluster):
+    for service in ALL:
+        made = {each.partition("=")[0] for each in engine.inspect(cluster, service)["Config"]["Env"]}
+        assert {name for name in made if not name.lower().endswith("_proxy")} == OF_IMAGES, service
+    printed = cluster.slurm.runner(["srun", "env"]).check().stdout
+    found = {line.partition("=")[0] for line in printed.splitlines()}
+    assert not {name for name in found - OF_IMAGES if not OF_JOBS.match(name)}
+
+
+def test_lists_of_packages_that_have_expired_are_refused(inside):
+    assert "false" not in inside.check_output("apt-config dump Acquire::Check-Valid-Until")
 
 
 def test_nodes_are_held_to_their_slice(cluster):

@@ -3,7 +3,7 @@
 import json
 import re
 
-from slurmbed.engine.overlay import SLICE_LABEL, overlay
+from slurmbed.engine.overlay import SLICE_LABEL, overlay, with_arguments
 from slurmbed.project import BASE_FILE
 from slurmbed.spec.gpus import Gpus
 from slurmbed.spec.slices import Slice
@@ -34,6 +34,21 @@ def test_nodes_beyond_the_file_extend_its_first():
     assert labels["of"] == services["db"]["labels"]["of"] == "all"
     assert Slice.model_validate(json.loads(labels[SLICE_LABEL])) == TWO
     assert "extends" not in services["node-2"]
+
+
+def test_the_entrypoint_is_told_by_arguments_and_the_environment_stays_empty():
+    services = with_arguments(overlay([ONE, ONE, TWO], None, {}))["services"]
+    users = "JOB_UID=${JOB_UID:-1000}"  # Compose replaces it
+    assert services["node-3"]["command"] == [
+        "node",
+        users,
+        "NODE_CPUS=1",
+        "NODE_MEMORY=2048",
+        "NODE_CPUS=2",
+        "NODE_MEMORY=1024",
+    ]
+    assert "command" not in services["login"]  # the base file's
+    assert "environment" not in json.dumps(services) + BASE_FILE.read_text().replace("an `environment`", "")
 
 
 def test_gpus_of_the_host_are_reserved_by_their_numbers():

@@ -60,6 +60,8 @@ MISTAKES = {
     "partitions:\n  - {name: a, nodes: [cpu], default: yes}\n  - {name: b, nodes: [cpu], default: yes}": (
         "5: partitions[1].default: a is the default partition already"
     ),
+    "partitions:\n  - {name: Default, nodes: [cpu]}": "4: partitions[0].name: 'Default' is not a partition's name",
+    "partitions:\n  - {name: 'a,b', nodes: [cpu]}": "4: partitions[0].name: 'a,b' is not a partition's name",
     "partitions:\n  - {name: a, nodes: [cpu], max_time: soon}": "4: partitions[0].max_time: 'soon' is not a time",
     "qos:\n  - {name: a, limits: {MaxWal: 3}}": "4: qos[0].limits.MaxWal: unknown key; did you mean MaxWall?",
     "qos:\n  - {name: a, limits: {GrpTRES: cpu=}}": "4: qos[0].limits.GrpTRES: 'cpu=' is not a limit",
