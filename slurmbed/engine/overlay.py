@@ -84,16 +84,18 @@ def with_arguments(overlay: Mapping) -> dict:
 def add_spec(services: dict[str, dict], spec: ClusterSpec) -> None:
     """Give slurmctld, login and the nodes the file's lines of slurm.conf and its mounts."""
     environment = verbatim({"SLURM_CONF_LINES": "\n".join(slurm_conf.lines(spec))})
-    mounts = [
-        verbatim({"type": "bind", "source": mount.host, "target": mount.container, "read_only": mount.read_only})
-        for mount in spec.mounts
-    ]
+    mounts = [bind(mount.host, mount.container, mount.read_only) for mount in spec.mounts]
+    hooks = [bind(spec.hooks, "/etc/slurm/hooks", read_only=True)] if spec.hooks else []
     for name, service in services.items():
         if name in ("db", "slurmdbd"):
             continue
         service["environment"] = {**service.get("environment", {}), **environment}
-        if mounts and name != "slurmctld":
-            service["volumes"] = mounts
+        if volumes := hooks if name == "slurmctld" else mounts + hooks:
+            service["volumes"] = volumes
+
+
+def bind(source: str, target: str, read_only: bool) -> dict:
+    return verbatim({"type": "bind", "source": source, "target": target, "read_only": read_only})
 
 
 def verbatim(values: Mapping) -> dict:

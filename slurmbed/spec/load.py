@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 from slurmbed.errors import UsageError
 from slurmbed.spec.model import ClusterSpec, Location, conflicts, model_at
 
+HOOK_FOLDERS = ("prolog.d", "task_prolog.d", "epilog.d")
+JOB_SUBMIT = "job_submit.lua"
 EXPECTED = {"list_type": "a list, like [a, b]", "model_type": "a mapping, key: value"}
 
 
@@ -39,7 +41,7 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
     try:
         spec = ClusterSpec.model_validate(values)
         spec = on_this_machine(spec, path.resolve().parent, host_gpus)
-        found = (*conflicts(spec), *missing_folders(spec))
+        found = (*conflicts(spec), *missing_folders(spec), *unfit_hooks(spec))
         mistakes += [(line_of(tree, where), f"{dotted(where)}: {what}") for where, what in found]
     except ValidationError as error:
         mistakes += [(line_of(tree, each["loc"]), in_words(each)) for each in error.errors()]
@@ -104,10 +106,30 @@ def on_this_machine(spec: ClusterSpec, start: Path, host_gpus: Callable[[], Sequ
         mount.model_copy(update={"host": str((start / Path(mount.host).expanduser()).resolve())})
         for mount in spec.mounts
     ]
-    return spec.model_copy(update={"nodes": groups, "mounts": mounts})
+    changed: dict[str, object] = {"nodes": groups, "mounts": mounts}
+    if spec.hooks:
+        hooks = (start / Path(spec.hooks).expanduser()).resolve()
+        changed["hooks"] = str(hooks)
+        if (hooks / JOB_SUBMIT).is_file():
+            changed["slurm_conf"] = [*spec.slurm_conf, "JobSubmitPlugins=lua"]
+    return spec.model_copy(update=changed)
 
 
 def missing_folders(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     for i, mount in enumerate(spec.mounts):
         if not Path(mount.host).is_dir():
             yield ("mounts", i, "host"), f"{mount.host} is not there, or not a folder"
+    if spec.hooks and not Path(spec.hooks).is_dir():
+        yield ("hooks",), f"{spec.hooks} is not there, or not a folder"
+
+
+def unfit_hooks(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    """What Slurm would not run: it takes a node out of service where a Prolog cannot be run."""
+    if not spec.hooks:
+        return
+    for path in sorted(Path(spec.hooks).glob("*")):
+        if path.name not in (*HOOK_FOLDERS, JOB_SUBMIT):
+            yield ("hooks",), f"{path} is none of {', '.join((*HOOK_FOLDERS, JOB_SUBMIT))}"
+    for script in sorted(Path(spec.hooks).glob("*.d/*")):
+        if not (script.is_file() and script.stat().st_mode & 0o111):
+            yield ("hooks",), f"{script} is not a program: chmod +x {script}, or remove it"

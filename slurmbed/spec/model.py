@@ -146,6 +146,7 @@ class ClusterSpec(Strict):
     accounts: list[Account] = []
     slurm_conf: list[Annotated[str, AfterValidator(check_line)]] = []
     mounts: list[Mount] = []
+    hooks: str = ""  # a folder of the host with scripts of Slurm's administrator; a relative path as in mounts
 
     @property
     def size(self) -> int:
@@ -167,7 +168,8 @@ class ClusterSpec(Strict):
 NEEDED = re.compile(
     "ClusterName|SlurmctldHost|SlurmctldPort|SlurmdPort|SlurmUser|SlurmdUser|StateSaveLocation|SlurmdSpoolDir|"
     "Slurm(ctld|d)PidFile|AuthType|AuthInfo|CredType|AuthAlt.*|Node.*|DownNodes|MaxNodeCount|PartitionName|Include|"
-    "SelectType|ProctrackType|TaskPlugin|SlurmdParameters|GresTypes|AccountingStorage(Type|Host|Port|Enforce|TRES)",
+    "SelectType|ProctrackType|TaskPlugin|SlurmdParameters|GresTypes|AccountingStorage(Type|Host|Port|Enforce|TRES)|"
+    "(Task)?Prolog|Epilog",
     re.IGNORECASE,
 )
 """Keys of slurm.conf that slurmbed sets itself."""

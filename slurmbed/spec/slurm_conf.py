@@ -8,7 +8,7 @@ from slurmbed.spec.model import ClusterSpec, Partition
 def lines(spec: ClusterSpec) -> list[str]:
     """The spec's lines; the user's own come last, and instead of others with the same key."""
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*accounting(spec), *preemption(spec), *priorities(spec), *partitions(spec)]
+    ours = [*accounting(spec), *preemption(spec), *priorities(spec), *hooks(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 
@@ -32,6 +32,12 @@ def priorities(spec: ClusterSpec) -> Iterator[str]:
         yield "PriorityWeightQOS=10000"
     if any(account.fairshare is not None for account in spec.accounts):
         yield "PriorityWeightFairshare=10000"
+
+
+def hooks(spec: ClusterSpec) -> Iterator[str]:
+    """Slurm takes several lines of these keys; the image's own scripts still run."""
+    for key in ("Prolog", "Epilog") if spec.hooks else ():
+        yield from (f"{key}=/etc/slurm/{key.lower()}.d/*", f"{key}=/etc/slurm/hooks/{key.lower()}.d/*")
 
 
 def partitions(spec: ClusterSpec) -> Iterator[str]:

@@ -25,6 +25,7 @@ def campus_file(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("campus-file")
     (folder / "dataset").mkdir()
     (folder / "dataset" / "words.txt").write_text("of the host\n")
+    shutil.copytree(ROOT / "clusters" / "hooks", folder / "hooks")
     shipped = (ROOT / "clusters" / "campus.yaml").read_text()
     odd = "  - {name: all, nodes: [cpu]}\n  - {name: 'GPU/a100:80g+2', nodes: [gpu]}\n"
     shipped = shipped.replace("\nqos:", f"{odd}\nqos:")
@@ -155,6 +156,23 @@ def test_a_job_reads_a_mount_and_cannot_write_it(campus):
     assert srun_by_rank(campus, "cat /data/words.txt", "--partition=gpu") == ["of the host"]
     written = engine.execute(campus, "node-1", ["touch", "/data/mine"])
     assert "Read-only file system" in written.stderr
+
+
+def test_hooks_run_beside_the_clusters_own(campus):
+    """The examples in clusters/hooks."""
+    assert srun_by_rank(campus, "echo $OMP_NUM_THREADS", "--cpus-per-task=2", "--time=5") == ["2"]
+    assert srun_by_rank(campus, "echo $OMP_NUM_THREADS", "--export=ALL,OMP_NUM_THREADS=7") == ["7"]
+    hinted = campus.slurm.runner(["srun", "sh", "-c", "echo $SLURM_JOB_ID; hostname"]).check()
+    assert "without --time a job has its partition's default" in hinted.stderr
+    job_id, node = hinted.stdout.split()
+    assert "root submits no jobs here" in refusal(campus, user="root")
+
+    def logged() -> None:
+        log = engine.execute(campus, node, ["cat", "/var/log/jobs.log"]).stdout
+        if f" job {job_id} of alice ended\n" not in log:
+            raise Pending(log)
+
+    wait_until(logged, what="the epilog has written its log", timeout=60)
 
 
 def test_the_cluster_is_kept_without_its_file_and_grows_like_its_last_group(campus, campus_file):

@@ -73,6 +73,8 @@ MISTAKES = {
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
     "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
     "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm is a system folder",
+    "hooks: /no/such": "3: hooks: /no/such is not there, or not a folder",
+    "slurm_conf: [Epilog=/etc/x]": "3: slurm_conf[0]: Epilog is set by slurmbed itself",
     "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt is a system folder",
     "mounts:\n  - {host: ., container: /data/../etc}": "4: mounts[0].container: /data/../etc is a system folder",
 }
@@ -116,6 +118,29 @@ def test_a_mount_starts_where_the_file_is(write, tmp_path):
     services = overlay([ONE], spec, {})["services"]
     assert services["node-1"]["volumes"] == services["login"]["volumes"] == [mount]
     assert "volumes" not in services["slurmctld"]
+
+
+def test_hooks_come_beside_the_clusters_own(write, tmp_path):
+    scripts = [tmp_path / "mine" / name for name in ("prolog.d/a", "job_submit.lua")]
+    for script in scripts:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.touch(0o755)
+    path = write(f"{GROUP}hooks: mine")
+    lines = slurm_conf.lines(read(path))
+    assert [line for line in lines if line.startswith("Prolog=")] == [
+        "Prolog=/etc/slurm/prolog.d/*",
+        "Prolog=/etc/slurm/hooks/prolog.d/*",
+    ]
+    assert "JobSubmitPlugins=lua" in lines
+    mount = {"type": "bind", "source": str(tmp_path / "mine"), "target": "/etc/slurm/hooks", "read_only": True}
+    services = overlay([ONE], read(path), {})["services"]
+    assert services["node-1"]["volumes"] == services["slurmctld"]["volumes"] == [mount]
+    scripts[0].chmod(0o644)
+    with pytest.raises(UsageError, match=r"prolog\.d/a is not a program: chmod \+x"):
+        read(path)
+    scripts[0].rename(tmp_path / "mine" / "Prolog")
+    with pytest.raises(UsageError, match=r"mine/Prolog is none of prolog\.d, task_prolog\.d, epilog\.d, job_submit"):
+        read(path)
 
 
 def test_partitions_replace_main(campus):
