@@ -18,11 +18,17 @@ import torch
 import torch.distributed as dist
 
 import sharding
+from config import flag
 
 FORMAT = 2
 KEPT = 2  # so that there is another one if the newest cannot be read
 # Knobs that say what the numbers mean.
 FIXED = ("model", "optimizer", "layers", "heads", "channels", "block_size", "dtype")
+# Knobs that a run may resume with another value of, and then trains otherwise than a run that nothing stopped.
+SAID = (
+    *("seed", "batch_size", "steps", "lr", "muon_lr", "warmup", "decay", "final_lr"),
+    *("weight_decay", "beta2", "clip", "wire"),
+)
 
 # What torch.load, and a look into what it gives, raise for a file that is no checkpoint, or half of one.
 UNREADABLE = (
@@ -186,6 +192,12 @@ def fitting(checkpoint, config, text):
     if checkpoint["step"] > config.steps:
         raise ValueError(f"{path} is at step {checkpoint['step']}, and this run ends at --steps {config.steps}")
     return checkpoint
+
+
+def changed(checkpoint, config):
+    """The knobs of a run that are not those of the checkpoint it resumes from: "--lr 0.015 -> 0.01"."""
+    pairs = [(name, checkpoint["config"][name], getattr(config, name)) for name in SAID]
+    return [f"{flag(name)} {before} -> {now}" for name, before, now in pairs if before != now]
 
 
 def restore(checkpoint, shards, optimizer):

@@ -56,7 +56,7 @@ class Config:
     muon_lr: float = knob(0.04, "highest learning rate of Muon")
     warmup: int = knob(10, "steps of linear warm-up")
     decay: str = knob("linear", "how the learning rates go down after the warm-up", ("linear", "cosine"))
-    final_lr: float = knob(0.0, "share of the highest learning rates at the last step")
+    final_lr: float = knob(0.0, "share of the highest learning rates that they go down to, for the step after the last")
     weight_decay: float = knob(0.1, "AdamW's decay of matrices; biases have none")
     beta2: float = knob(0.99, "AdamW's second beta; below the usual 0.999 because a batch has few tokens")
     clip: float = knob(1.0, "largest gradient norm")

@@ -66,7 +66,10 @@ def main():
         torch.set_num_threads(config.threads)
     communication.configure(config)
     with rendezvous.process_group(env, config.backend, config.timeout) as device:
-        Run(config, env, device, strategy, text, batches, resumed, env.record(shard)).run()
+        run = Run(config, env, device, strategy, text, batches, resumed, env.record(shard))
+        figures = run.run()
+    if env.rank == 0:
+        run.finish(*figures)  # alone: a sample may take longer than ranks wait for each other
 
 
 class Run:
@@ -106,6 +109,7 @@ class Run:
             (self.folder / "timeline.json").unlink(missing_ok=True)
 
     def run(self):
+        """Train; returns what `finish` needs."""
         config = self.config
         if self.chief:
             self.say_what_runs()
@@ -129,8 +133,7 @@ class Run:
                 self.leave(signal, step, saved)
         if self.first_step == config.steps:  # interrupted between the last step and the end
             val_loss, train_loss = self.evaluate(), journal.last_train_loss()
-        if self.chief:
-            self.finish(journal, saved, collectives, train_loss, val_loss)
+        return journal, saved, collectives, train_loss, val_loss
 
     def step(self, step, journal, counts=True):
         """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
@@ -198,7 +201,9 @@ class Run:
             flush=True,
         )
         if self.first_step:
-            print(f"resumed from {self.resumed['path']} at step {self.first_step}", flush=True)
+            changed = checkpoint.changed(self.resumed, config)
+            other = f", not as before: {', '.join(changed)}" if changed else ""
+            print(f"resumed from {self.resumed['path']} at step {self.first_step}{other}", flush=True)
 
     def finish(self, journal, saved, collectives, train_loss, val_loss):
         """The sample and the summary, by rank 0.
@@ -250,10 +255,13 @@ def make_optimizer(shards, config):
 
 
 def schedule(step, config):
-    """The share of the highest learning rate: linear warm-up, then linear or half a cosine down to `final_lr`."""
+    """The share of the highest learning rate: linear warm-up, then linear or half a cosine down to `final_lr`.
+
+    That would be the share of the step after the last: a step at 0 would change nothing.
+    """
     if step <= config.warmup:
         return step / config.warmup
-    progress = (step - config.warmup) / max(1, config.steps - config.warmup)
+    progress = (step - config.warmup) / (config.steps - config.warmup + 1)
     left = 1 - progress if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
     return config.final_lr + (1 - config.final_lr) * left
 

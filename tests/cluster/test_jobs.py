@@ -78,6 +78,11 @@ def test_ranks_follow_the_numbers_of_the_nodes(run_job):
     assert sorted(log.splitlines()) == ["0: node-1", "1: node-2"]
 
 
+def test_ranks_have_the_job_scripts_variables_when_a_site_exports_none(run_job):
+    _, log = run_job("--export=NONE", "jobs/lesson.sbatch", "meet")
+    assert "rank 1 wrote: I am on node-2" in log
+
+
 def test_a_failing_job_is_told_with_its_exit_code_and_log(run_job):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code 3:0(.|\n)*on fire"):
         run_job("--wrap", "echo on fire; exit 3")

@@ -62,6 +62,17 @@ def test_checkpoints_that_do_not_fit(run):
     assert f"{file} is damaged" in broken.stderr
 
 
+def test_what_differs_from_the_run_before_is_said(run):
+    flags = ("--lr", 0.01, "--checkpoint-every", 2)
+    run("run", *flags, "--steps", 2)
+    _, (same,) = run("run", *flags, "--steps", 2, "--resume", "auto")
+    assert "step-000002.json at step 2\n" in same.stdout
+    changed = ("--steps", 4, "--seed", 7, "--batch-size", 5, "--lr", 0.02, "--muon-lr", 0.03)
+    _, (other,) = run("run", *changed, "--resume", "auto")
+    said = "--seed 1337 -> 7, --batch-size 4 -> 5, --steps 2 -> 4, --lr 0.01 -> 0.02, --muon-lr 0.04 -> 0.03"
+    assert f"step-000002.json at step 2, not as before: {said}\n" in other.stdout
+
+
 @pytest.fixture
 def ten_steps(uninterrupted, tmp_path):
     """A run of 10 steps that a test may damage, with checkpoints of steps 5 and 10; and its flags."""

@@ -8,7 +8,7 @@ import pytest
 
 from config import Config, flag
 from processes import TIMEOUT, metrics, succeed, train
-from small_runs import FAILS, KILL, QUICK, RAISE, STOPS, losses, newest
+from small_runs import FAILS, KILL, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
@@ -120,6 +120,13 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
     assert ("no Slurm job to requeue" in ranks[0].stdout) == (name == "SIGUSR1")
     run("run", *flags, "--resume", "auto", world_size=2)
     assert losses(folder) == losses(uninterrupted(*flags, world_size=2))
+
+
+def test_nobody_waits_for_the_sample(run, tmp_path):
+    """Of a large model it may take longer than --timeout."""
+    program = SAMPLES_LAST.format(file=str(tmp_path / "ended"))
+    folder, _ = run("run", "--steps", 2, "--parallel", "ddp", world_size=2, program=program)
+    assert len(json.loads((folder / "summary.json").read_text())["sample"]) == 20
 
 
 def test_the_program_from_a_shell(workspace, text_file, tmp_path):

@@ -1,7 +1,6 @@
 # What all job scripts begin with: `source jobs/launch.sh`, in the folder of submission, for Slurm runs a copy of the job
 # script in a spool folder, from which $0 does not lead back. Not a job by itself.
-# Sets an earlier run aside, sets MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS, and defines `launch`, which starts the
-# ranks.
+# Sets an earlier run aside, sets what the ranks need of the environment, and defines `launch`, which starts them.
 set -Eeuo pipefail
 
 # An earlier job with this id may have left a folder and a log, which are not to be mixed with this job's.
@@ -14,13 +13,16 @@ read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Without it every rank starts a thread for each core that it sees, which may be all of the machine's.
 OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
-export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS
+# Under `sbatch --export=NONE`, some sites' default, srun would keep all this from the ranks.
+SLURM_EXPORT_ENV=ALL
+export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS SLURM_EXPORT_ENV
 
 # --kill-on-bad-exit: if a rank dies the others end too, instead of waiting for it.
+# --wait=0: rank 0 writes its sample after the others have ended; a site may have set that srun ends it soon after.
 # --cpus-per-task: since Slurm 22.05 srun does not take it over from sbatch.
 # exec: a signal to the job reaches srun, which passes it on to every rank.
 launch() {
-  exec srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "$@"
+  exec srun --kill-on-bad-exit=1 --wait=0 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "$@"
 }
 
 # For launchers that start a node's ranks themselves: as many as Slurm gave GPUs, or RANKS_PER_NODE. The task's CPUs are

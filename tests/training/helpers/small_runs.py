@@ -32,6 +32,23 @@ train.Run.step = stopped
 train.main()
 """
 
+# train.py whose rank 0 writes no sample before the last rank has ended; FILE tells it.
+SAMPLES_LAST = """
+import os, time, train
+from pathlib import Path
+ended, generate = Path({file!r}), train.generate
+def alone(*arguments):
+    deadline = time.monotonic() + 60
+    while not ended.exists():
+        assert time.monotonic() < deadline, "the others wait for the sample"
+        time.sleep(0.01)
+    return generate(*arguments)
+train.generate = alone
+train.main()
+if os.environ["RANK"] != "0":
+    ended.touch()
+"""
+
 # train.py as Slurm's job 7, started anew or queued again, in a workspace whose runs/7 is there already.
 AS_A_JOB = """
 import os, config, train
