@@ -9,10 +9,12 @@ from slurmbed.engine.overlay import SERVICES
 from slurmbed.engine.snapshot import Container
 from slurmbed.errors import NotReady, WaitTimeout
 from slurmbed.process import last_lines
+from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
 
 USER = "alice"
 IN_VAIN = 2  # exit status of scripts/wait-ready
+PUT_BACK = "as root, put a node back into service: scontrol update NodeName=.. State=RESUME"
 ENDED = ("exited", "dead", "restarting")
 
 
@@ -34,7 +36,7 @@ def wait_ready(
     """
     seconds = 120 + 2 * nodes
     ended: list[str] = []
-    argv = ["wait-ready", USER, str(nodes), str(seconds), *([qos] if qos else [])]
+    argv = ["wait-ready", USER, str(nodes), str(seconds), json.dumps(NODE_STATES), *([qos] if qos else [])]
     running = None
 
     def died(container: str) -> None:
@@ -53,7 +55,7 @@ def wait_ready(
             raise NotReady(f"ended while the cluster started: {', '.join(dict.fromkeys(ended))}")
     done = running.result()
     if done.returncode == IN_VAIN:
-        raise NotReady("the cluster did not run a job as asked", "", last_lines(done.stderr))
+        raise NotReady(told[-1], PUT_BACK, last_lines(done.stderr))
     if not done.ok:
         status = told[-1] if told else "none"
         reason = f"the cluster is not ready after {seconds} s; last status: {status}"
@@ -63,7 +65,10 @@ def wait_ready(
 
 
 def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:
-    """What is awaited, each time that it changes, and at last the node records, as scripts/wait-ready prints them."""
+    """What is awaited, each time that it changes, and at last the node records, or why there will never be any.
+
+    As scripts/wait-ready prints them.
+    """
     for line in lines:
         try:
             told = json.loads(line)
@@ -72,7 +77,7 @@ def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str
         if "reached" in told:
             reached(told["reached"])
         else:
-            yield told.get("waiting") or json.dumps(told)
+            yield told.get("waiting") or told.get("never") or json.dumps(told)
 
 
 def check_containers(containers: list[Container]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from slurmbed.errors import PlacementError
 from slurmbed.slurm.fields import Fields
 from slurmbed.slurm.layout import spread
+from slurmbed.slurm.node_states import BUSY, IDLE, outlook
 
 SHOW_NODES = ("scontrol", "--json", "show", "nodes")
 SHOW_JOB = ("scontrol", "--json", "show", "job")
@@ -35,10 +36,6 @@ ACTIVE_STATES = {
 }
 """States of a job that is not over. https://slurm.schedmd.com/job_state_codes.html"""
 
-WORKING_STATES = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
-WORKING_FLAGS = {"CLOUD", "DYNAMIC_NORM"}
-"""Flags that every node of slurmbed has while its slurmd answers."""
-
 
 @dataclass(frozen=True)
 class Node:
@@ -61,12 +58,12 @@ class Node:
     @property
     def is_idle(self) -> bool:
         """Idle and answering. A record without a slurmd is idle too, with a flag like POWERED_DOWN."""
-        return self.state == "IDLE" and set(self.flags) <= WORKING_FLAGS
+        return outlook((self.state, *self.flags)) == IDLE
 
     @property
     def works(self) -> bool:
-        """Idle, or busy with jobs."""
-        return self.state in WORKING_STATES and set(self.flags) <= WORKING_FLAGS | {"COMPLETING", "PLANNED"}
+        """Idle, or busy."""
+        return outlook((self.state, *self.flags)) <= BUSY
 
 
 @dataclass(frozen=True, kw_only=True)

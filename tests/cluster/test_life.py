@@ -1,12 +1,16 @@
 """A cluster's life: a node lost and back, growing and shrinking, stopping and starting."""
 
+from functools import partial
+
 import pytest
 
 from harness import engine, jobs
 from harness.clusters import make_cluster
 from harness.internals import Cluster, wait_ready
+from harness.jobs import until
 from harness.names import NAME
 from slurmbed.errors import NotReady, UsageError
+from slurmbed.wait import Pending, wait_until
 
 
 def names(cluster: Cluster) -> list[str]:
@@ -21,6 +25,40 @@ def test_a_stopped_node_is_not_ready(cluster):
     finally:
         engine.start(cluster, "node-2")
         wait_ready(cluster, 2)
+
+
+def test_a_node_out_of_service_is_said_at_once_with_its_reason(cluster):
+    cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=DRAIN", "Reason=bad memory"]).check()
+    try:
+        with pytest.raises(NotReady, match=r"node-2 \S*DRAIN\S* \(bad memory\)(.|\n)*State=RESUME"):
+            wait_ready(cluster, 2)
+    finally:
+        cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=RESUME"]).check()
+        wait_ready(cluster, 2)
+
+
+def test_nodes_that_are_kept_for_something_count_as_working(cluster, submit):
+    """By backfill for a job of two nodes, and for maintenance."""
+    until(cluster, submit(cluster, "--nodelist=node-1", "--exclusive", "--time=10"), "RUNNING")
+    waiting = submit(cluster, "--nodes=2", "--exclusive", "--time=10")
+    wait_until(partial(node_2_is, cluster, "PLANNED"), what="backfill keeps node-2", timeout=120)
+    wait_ready(cluster, 2)
+    cluster.slurm.cancel(waiting)
+    words = ("ReservationName=service", "Nodes=node-2", "Users=root", "Flags=MAINT", "StartTime=now", "Duration=60")
+    cluster.as_root(["scontrol", "create", "reservation", *words]).check()
+    try:
+        wait_until(partial(node_2_is, cluster, "MAINTENANCE"), what="node-2 is in maintenance", timeout=120)
+        wait_ready(cluster, 2)
+    finally:
+        cluster.as_root(["scontrol", "delete", "ReservationName=service"]).check()
+        wait_until(partial(node_2_is, cluster, ""), what="node-2 is in service", timeout=120)
+
+
+def node_2_is(cluster: Cluster, flag: str) -> None:
+    """Pending unless node-2 has the flag, or is idle where none is named."""
+    node = cluster.slurm.nodes()[1]
+    if not (flag in node.flags if flag else node.is_idle):
+        raise Pending(f"{node.state} {node.flags}")
 
 
 def test_a_killed_node_is_seen_down_and_its_job_runs_again(cluster):

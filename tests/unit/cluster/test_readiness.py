@@ -10,6 +10,7 @@ from slurmbed.cluster.readiness import check_containers, stages
 from slurmbed.engine.snapshot import Container
 from slurmbed.errors import NotReady
 from slurmbed.project import ROOT
+from slurmbed.slurm.node_states import NODE_STATES
 
 
 @pytest.fixture
@@ -30,7 +31,11 @@ def script(monkeypatch):
 
 def nodes(*states: str, started: int = 1795339964) -> dict[str, str]:
     """What scontrol answers for nodes in these states, whose slurmd came at ``started``."""
-    common = {"partitions": ["main"], "slurmd_start_time": {"set": True, "infinite": False, "number": started}}
+    common = {
+        "partitions": ["main"],
+        "reason": "bad memory",
+        "slurmd_start_time": {"set": True, "infinite": False, "number": started},
+    }
     records = [{"name": f"node-{i}", "state": state.split("+"), **common} for i, state in enumerate(states, 1)]
     return {"scontrol": json.dumps({"nodes": records})}
 
@@ -38,43 +43,53 @@ def nodes(*states: str, started: int = 1795339964) -> dict[str, str]:
 USUAL = "CLOUD+DYNAMIC_NORM"
 
 
-def test_idle_nodes_are_those_that_run_the_job(script):
-    script.answers = nodes(f"IDLE+{USUAL}", f"MIXED+{USUAL}", f"IDLE+{USUAL}+PLANNED", f"IDLE+{USUAL}")
-    assert script.idle_nodes(4) == {"main": ["node-1", "node-4"]}
+@pytest.mark.parametrize(
+    "busy", ["MIXED", "ALLOCATED+COMPLETING", "IDLE+PLANNED", "IDLE+MAINTENANCE+RESERVED", "MIXED+REBOOT_REQUESTED"]
+)
+def test_idle_nodes_are_those_that_run_the_job_and_busy_ones_work(script, busy):
+    script.answers = nodes(f"IDLE+{USUAL}", f"{busy}+{USUAL}", f"IDLE+{USUAL}")
+    assert script.idle_nodes(3, NODE_STATES) == {"main": ["node-1", "node-3"]}
 
 
 def test_a_node_beyond_those_that_are_asked_for_is_not_waited_for(script):
     script.answers = nodes(f"IDLE+{USUAL}", f"DOWN+{USUAL}")
-    assert script.idle_nodes(1) == {"main": ["node-1"]}
+    assert script.idle_nodes(1, NODE_STATES) == {"main": ["node-1"]}
 
 
 @pytest.mark.parametrize(
-    "state", ["DOWN+CLOUD", f"IDLE+{USUAL}+DRAIN", f"IDLE+{USUAL}+NOT_RESPONDING", "IDLE+CLOUD+POWERED_DOWN"]
+    "state", ["DOWN+CLOUD", f"IDLE+{USUAL}+NOT_RESPONDING", "IDLE+CLOUD+POWERED_DOWN", "IDLE+NEW_IN_SLURM"]
 )
 def test_a_node_that_does_not_work_is_named_with_its_state(script, state):
     script.answers = nodes(f"IDLE+{USUAL}", state)
     with pytest.raises(script.Pending) as pending:
-        script.idle_nodes(2)
+        script.idle_nodes(2, NODE_STATES)
     assert str(pending.value) == f"node-2 {state}"
+
+
+@pytest.mark.parametrize("state", [f"IDLE+{USUAL}+DRAIN", "MIXED+DRAIN+COMPLETING", "IDLE+INVALID_REG", "DOWN+FAIL"])
+def test_a_node_that_will_never_work_is_said_at_once_with_the_reason(script, state):
+    script.answers = nodes("DOWN", state)
+    with pytest.raises(script.InVain) as never:
+        script.idle_nodes(2, NODE_STATES)
+    assert str(never.value) == f"node-2 {state} (bad memory)"
 
 
 def test_an_idle_node_that_slurmctld_only_remembers_does_not_work(script):
     script.answers = nodes(f"IDLE+{USUAL}", started=0)
     with pytest.raises(script.Pending, match="node-1 has no slurmd yet"):
-        script.idle_nodes(1)
+        script.idle_nodes(1, NODE_STATES)
 
 
 def test_a_node_that_has_not_come_is_named(script):
     script.answers = nodes(f"IDLE+{USUAL}")
     with pytest.raises(script.Pending, match="not registered: node-2, node-3"):
-        script.idle_nodes(3)
+        script.idle_nodes(3, NODE_STATES)
 
 
 def test_a_job_on_fewer_nodes_than_asked_for_is_in_vain(script):
     script.answers = {"srun": "7\n"}
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(script.InVain, match="srun on 2 nodes ran 1 tasks"):
         script.run_job("main", ["node-1", "node-2"], "")
-    assert ended.value.code == script.IN_VAIN
 
 
 @pytest.mark.parametrize(
@@ -92,8 +107,9 @@ def test_accounting_has_the_job_once_all_its_rows_are_completed(script, rows, do
 def test_what_is_awaited_is_told_and_stages_are_reported():
     reached: list[str] = []
     lines = ['{"reached": "user"}', '{"waiting": "not registered: node-2"}', '{"reached": "nodes"}', "no such user"]
-    lines.append('{"nodes": []}')
-    assert list(stages(iter(lines), reached.append)) == ["not registered: node-2", "no such user", '{"nodes": []}']
+    lines += ['{"nodes": []}', '{"never": "node-1 DRAIN"}']
+    told = ["not registered: node-2", "no such user", '{"nodes": []}', "node-1 DRAIN"]
+    assert list(stages(iter(lines), reached.append)) == told
     assert reached == ["user", "nodes"]
 
 

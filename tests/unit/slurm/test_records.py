@@ -5,6 +5,7 @@ import json
 import pytest
 
 from slurmbed.errors import PlacementError, SlurmbedError
+from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Job, Node, Step, parse_accounting, parse_jobs, parse_nodes
 
 
@@ -23,6 +24,35 @@ def test_nodes_out_of_service_are_not_idle(recorded):
     assert "DRAIN" in drained.flags
     assert (absent.name, absent.gres, absent.gpus, absent.is_idle) == ("node-99", "", 0, False)
     assert "POWERED_DOWN" in absent.flags
+
+
+# All that the data parsers of Slurm 24.11 and the sinfo of 26.05 name: a new one is to be thought about.
+STATES = "UNKNOWN DOWN IDLE ALLOCATED ERROR MIXED FUTURE INVALID EXTERNAL UNDRAIN CLOUD RESUME DRAIN COMPLETING"
+FLAGS = (
+    "NOT_RESPONDING POWERED_DOWN FAIL POWERING_UP MAINTENANCE REBOOT_REQUESTED REBOOT_CANCELED POWERING_DOWN RESERVED"
+    " DYNAMIC_FUTURE REBOOT_ISSUED PLANNED INVALID_REG POWER_DOWN POWER_UP POWER_DRAIN DYNAMIC_NORM BLOCKED PERFCTRS"
+)
+
+
+def test_every_state_and_flag_is_known():
+    assert set(f"{STATES} {FLAGS}".split()) == set(NODE_STATES)
+
+
+@pytest.mark.parametrize(
+    ("state", "works", "is_idle"),
+    [
+        ("IDLE+DYNAMIC_NORM", True, True),
+        ("IDLE+CLOUD+PLANNED", True, False),
+        ("MIXED+MAINTENANCE+RESERVED", True, False),
+        ("IDLE+CLOUD+NOT_RESPONDING", False, False),
+        ("ALLOCATED+DRAIN", False, False),
+        ("DOWN", False, False),
+    ],
+)
+def test_a_node_works_with_jobs_or_kept_for_some(state, works, is_idle):
+    first, *flags = state.split("+")
+    node = Node("node-1", 1, 1024, first, tuple(flags), "")
+    assert (node.works, node.is_idle) == (works, is_idle)
 
 
 @pytest.mark.parametrize(

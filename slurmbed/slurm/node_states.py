@@ -1,0 +1,29 @@
+"""What each word means that scontrol prints of a node's state. scripts/wait-ready is given the same table.
+
+https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
+"""
+
+from collections.abc import Iterable
+
+IDLE, BUSY, WAITS, NEVER = range(4)
+"""A node that takes jobs now; one that works, and has something else to do; one that will work; one that will not
+unless somebody does something.
+"""
+
+NODE_STATES = {
+    **dict.fromkeys(("IDLE", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"), IDLE),
+    # With jobs, kept for one (PLANNED, RESERVED, BLOCKED), in a reservation for maintenance, to be rebooted later.
+    **dict.fromkeys(("ALLOCATED", "MIXED", "COMPLETING", "PERFCTRS", "PLANNED", "RESERVED", "BLOCKED"), BUSY),
+    **dict.fromkeys(("MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_CANCELED", "UNDRAIN"), BUSY),
+    # Until its slurmd registers. That ends DOWN too, whoever has set it: ReturnToService=2.
+    **dict.fromkeys(("DOWN", "UNKNOWN", "FUTURE", "NOT_RESPONDING", "RESUME", "REBOOT_ISSUED"), WAITS),
+    **dict.fromkeys(("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN"), WAITS),
+    **dict.fromkeys(("POWERING_UP", "POWER_UP"), WAITS),
+    # Out of service by an administrator, or by Slurm after a fault; with less than its record says; without slurmd.
+    **dict.fromkeys(("DRAIN", "FAIL", "ERROR", "INVALID_REG", "INVALID", "EXTERNAL"), NEVER),
+}
+
+
+def outlook(words: Iterable[str]) -> int:
+    """What is to be expected of a node: of its state and flags the one that says most. An unknown word: it may pass."""
+    return max(NODE_STATES.get(word, WAITS) for word in words)
