@@ -3,13 +3,14 @@
 import math
 import os
 import shlex
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 from slurmbed.errors import CommandError, SlurmbedError
 from slurmbed.process import Result, last_lines
@@ -103,6 +104,11 @@ class Engine:
         with self.explained(f"docker logs {container}"):
             return self.api.logs(container, tail=lines).decode(errors="replace")
 
+    def inspect(self, container: str) -> dict[str, Any]:
+        """What `docker inspect` prints of a container."""
+        with self.explained(f"docker inspect {container}"):
+            return self.api.inspect_container(container)
+
     def remove_containers(self, names: Sequence[str]) -> None:
         """Remove containers with their anonymous volumes; one that is not there is none to remove."""
         for name in names:
@@ -157,7 +163,7 @@ class Engine:
         bounded = ["timeout", "--kill-after=5", f"{timeout:g}", *map(str, argv)]
         with self.explained(shlex.join(typed)), self.patience(timeout + PATIENCE):
             made = self.api.exec_create(container, bounded, user=user, workdir=workdir)["Id"]
-            stream = self.api.exec_start(made, stream=True, demux=True)
+            stream = output_of(self.api, made)
         return RunningCommand(self, typed, made, stream, timeout)
 
     @contextmanager
@@ -226,6 +232,26 @@ class RunningCommand:
             details = last_lines(output + errors)
             raise CommandError(f"timed out after {self.timeout:g} s: {shlex.join(self.typed)}", "", details)
         return Result(self.typed, code, output, errors)
+
+
+def output_of(api: Any, exec_id: str) -> Any:
+    """Start a command; (standard output, standard error) as they come, one of them None.
+
+    The SDK itself would read the bare socket, and lose what came together with the response's headers: they are read
+    through a buffer, which has the rest. https://github.com/docker/docker-py/issues/3332
+    """
+    from docker.types import CancellableStream  # as in Engine
+
+    response = api.exec_start(exec_id, socket=True)._response
+    return CancellableStream(frames(response.raw._fp.fp), response)
+
+
+def frames(file: IO[bytes]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """A stream of two, as the engine mixes them: https://docs.docker.com/reference/api/engine/ (ContainerAttach)."""
+    while len(header := file.read(8)) == 8:
+        kind, length = struct.unpack(">BxxxL", header)
+        content = file.read(length)
+        yield (None, content) if kind == 2 else (content, None)
 
 
 def no_answer(detail: str) -> SlurmbedError:

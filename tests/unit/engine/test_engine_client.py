@@ -1,12 +1,15 @@
 """The gateway to the engine: what it makes of the SDK's answers and errors, without an engine."""
 
+import socket
+import struct
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import docker
 import pytest
 
-from slurmbed.engine.client import Engine, RunningCommand, endpoint
+from slurmbed.engine.client import Engine, RunningCommand, endpoint, output_of
 from slurmbed.errors import CommandError, SlurmbedError
 
 TYPED = ("docker", "exec", "--user", "alice", "c-login-1", "sinfo")
@@ -25,6 +28,33 @@ def test_lines_come_whole_however_the_engine_cuts_them():
     result = command.result()
     assert (result.stdout, result.stderr, result.returncode) == ("one\ntwo\nrest", "oops\n", 0)
     assert result.command == "docker exec --user alice c-login-1 sinfo"
+
+
+def frame(kind: int, content: bytes) -> bytes:
+    return struct.pack(">BxxxL", kind, len(content)) + content
+
+
+@pytest.mark.parametrize("cut", [0, 3, 1000])
+def test_output_that_comes_with_the_answers_headers_is_not_lost(cut):
+    """An engine on a busy machine sends both in one packet; ``cut`` bytes of the output come so, the rest later."""
+    headers = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+    output = frame(1, b"one\n") + frame(2, b"oops\n") + frame(1, b"two\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                received = b""
+                while not received.endswith(b"}"):  # the request's body
+                    received += connection.recv(4096)
+                connection.sendall(headers + output[:cut])
+                connection.sendall(output[cut:])
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        api = docker.APIClient(f"tcp://127.0.0.1:{server.getsockname()[1]}", version="1.41", timeout=30)
+        assert list(output_of(api, "id")) == [(b"one\n", None), (None, b"oops\n"), (b"two\n", None)]
+        thread.join(30)
 
 
 def test_a_command_that_was_ended_for_its_time_limit_is_an_error_with_its_last_lines():
