@@ -101,6 +101,33 @@ def test_scale_up_and_down_keeps_running_jobs(cluster):
         cluster.slurm.wait(job_id, 60)
 
 
+def test_without_accounting_jobs_run_and_are_accounted_later(cluster):
+    for service in ("slurmdbd", "db"):
+        engine.kill(cluster, service)
+    try:
+        engine.restart(cluster, "slurmctld")
+        wait_until(partial(answers, cluster), what="slurmctld starts without slurmdbd", timeout=100)
+        job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "true")
+        cluster.slurm.wait_completed(job_id, 100)
+    finally:
+        for service in ("db", "slurmdbd"):
+            engine.start(cluster, service)
+    wait_until(partial(accounted, cluster, job_id), what="accounting has the job", timeout=180)
+    wait_ready(cluster, 2)
+
+
+def answers(cluster: Cluster) -> None:
+    shown = cluster.slurm.runner(["scontrol", "ping"]).output
+    if "is UP" not in shown:
+        raise Pending(shown)
+
+
+def accounted(cluster: Cluster, job_id: str) -> None:
+    shown = cluster.slurm.runner(["sacct", "--allocations", "--noheader", "--format=State", f"--jobs={job_id}"]).output
+    if shown.split() != ["COMPLETED"]:
+        raise Pending(shown)
+
+
 def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
     job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "echo kept >~/kept")
     cluster.slurm.wait_completed(job_id, 60)
