@@ -126,8 +126,10 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
         /opt/launchers/lib/python3*/site-packages/ray/jars; \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
+COPY --chmod=755 scripts/module-files /usr/local/bin/
+RUN module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc
 COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
-COPY --chmod=755 scripts/entrypoint scripts/wait-ready /usr/local/bin/
+COPY --chmod=755 scripts/entrypoint scripts/job-here scripts/wait-ready /usr/local/bin/
 RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

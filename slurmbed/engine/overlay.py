@@ -44,6 +44,7 @@ def node_service(number: int, slices: Sequence[Slice]) -> dict:
         "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
         "cpus": part.cpu_limit,
         "mem_limit": f"{part.memory_limit}m",
+        "memswap_limit": f"{part.memory_limit}m",
     }
     if part.gpus:
         service["environment"]["NODE_GRES"] = part.gpus.gres

@@ -10,14 +10,14 @@ import tarfile
 import pytest
 import testinfra
 
-from harness import engine
+from harness import engine, jobs
 from harness.internals import wait_ready
 from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 ALL = (*engine.SERVICES, "node-1", "node-2")
 CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
-SYS_CHROOT = 18
+SSHD = {18: "SYS_CHROOT", 29: "AUDIT_WRITE"}
 
 
 @pytest.fixture(params=ALL)
@@ -34,7 +34,7 @@ def look_into(cluster, service: str):
 
 def test_capabilities_are_the_few_that_are_named(inside):
     effective = int(inside.check_output("sed -n 's/^CapBnd:\t//p' /proc/1/status"), 16)
-    allowed = set(CAPABILITIES) | ({SYS_CHROOT} if inside.service_name.startswith(("login", "node")) else set())
+    allowed = set(CAPABILITIES) | (set(SSHD) if inside.service_name.startswith(("login", "node")) else set())
     assert {bit for bit in range(64) if effective >> bit & 1} == allowed
     assert inside.check_output("sed -n 's/^NoNewPrivs:\t//p' /proc/1/status") == "1"
 
@@ -91,7 +91,7 @@ def test_slurmdbd_conf_is_slurms_alone(cluster):
 
 OF_IMAGES = {"PATH", "LANG"}
 # In a job besides what Slurm adds for MPI's launchers.
-OF_JOBS = re.compile(r"(SLURM|SLURMD|SRUN|HYDRA|I_MPI|OMPI|PRTE)_|HOME$|HOSTNAME$|PWD$|SHLVL$|TMPDIR$|_$")
+OF_JOBS = re.compile(r"(SLURM|SLURMD|SRUN|HYDRA|I_MPI|OMPI|PRTE)_|HOME$|HOSTNAME$|BASH_ENV$|PWD$|SHLVL$|TMPDIR$|_$")
 
 
 def test_nothing_that_a_container_is_told_reaches_its_users(cluster):
@@ -111,6 +111,7 @@ def test_nodes_are_held_to_their_slice(cluster):
     made = engine.inspect(cluster, "node-1")["HostConfig"]
     cpus = min(2, os.cpu_count())  # a node may offer more than there are, but is not given more
     assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (cpus * 10**9, 1024 << 20, 512 << 20)
+    assert (made["MemorySwap"], made["PidsLimit"]) == (made["Memory"], 8192)
     assert made["Privileged"] is False
 
 
@@ -120,20 +121,39 @@ def test_sshd_answers_on_the_hosts_port(cluster):
         assert connection.recv(100).startswith(b"SSH-2.0-OpenSSH")
 
 
-@pytest.mark.parametrize("where", ["login", "node-2"])
-def test_a_users_own_key_leads_to_all_machines_and_to_nobody_else(cluster, where):
+def ssh(cluster, user: str, target: str, *options: str, start: str = "login", say: str = "hostname"):
     """BatchMode: whoever is not known, host or user, is refused without a question."""
+    return engine.execute(cluster, start, ["ssh", "-oBatchMode=yes", *options, target, say], user=user)
 
-    def ssh(target):
-        return ["ssh", "-oBatchMode=yes", target, "id -un; hostname"]
 
+def test_a_users_own_key_leads_to_login_and_to_nobody_else(cluster):
     for user in ("alice", "bob"):
-        taken = engine.execute(cluster, "node-1", ssh(where), user=user)
-        assert taken.check().stdout == f"{user}\n{where}\n"
-        file = engine.execute(cluster, where, ["stat", "--format=%U %a", f"/home/{user}/.ssh/id_ed25519"])
+        taken = ssh(cluster, user, "login", "-tt", start="node-1", say="id -un; tty")
+        assert taken.check().stdout.startswith(f"{user}\n/dev/pts/")
+        file = engine.execute(cluster, "login", ["stat", "--format=%U %a", f"/home/{user}/.ssh/id_ed25519"])
         assert file.check().stdout == f"{user} 600\n"
-    refused = engine.execute(cluster, "node-1", ssh(f"bob@{where}"), user="alice")
-    assert "Permission denied (publickey" in refused.stderr
+    assert "Permission denied (publickey" in ssh(cluster, "alice", "bob@login").stderr
+
+
+def test_ssh_to_a_node_takes_a_job_there(cluster, submit):
+    refused = "Access denied: alice has no job on node-2\n"
+    assert refused in ssh(cluster, "alice", "node-2").stderr
+    job_id = submit(cluster, "--nodelist=node-2")
+    jobs.until(cluster, job_id, "RUNNING")
+    assert ssh(cluster, "alice", "node-2").check().stdout == "node-2\n"
+    assert ssh(cluster, "alice", "node-2", "-tt", say="tty").check().stdout.startswith("/dev/pts/")
+    assert "bob has no job on node-2" in ssh(cluster, "bob", "node-2").stderr
+    assert "alice has no job on node-1" in ssh(cluster, "alice", "node-1").stderr
+    # A tunnel begins on login, never on a node.
+    assert ssh(cluster, "alice", "node-2", "-Jlogin", start="node-1").check().stdout == "node-2\n"
+    assert "administratively prohibited" in ssh(cluster, "alice", "login", "-Jnode-2").stderr
+    cluster.slurm.cancel(job_id)
+
+    def gone() -> None:
+        if refused not in ssh(cluster, "alice", "node-2").stderr:
+            raise Pending("the job's last process has not ended")
+
+    wait_until(gone, what="alice is refused again", timeout=60)
 
 
 def test_homes_are_their_users_alone_and_hold_nothing_of_the_clusters(cluster):
@@ -210,7 +230,7 @@ def test_the_node_image_stays_small(image):
     """With all launchers; the sizes of its files, as engines count layers in different ways."""
     argv = ["docker", "run", "--rm", "--entrypoint", "du", image, "--summarize", "--one-file-system", "--bytes", "/"]
     size = int(run(argv, timeout=120).stdout.split()[0])
-    assert 1e9 < size < 1.9e9
+    assert 1e9 < size < 2.4e9
 
 
 def test_no_layer_of_an_image_holds_a_secret(image):

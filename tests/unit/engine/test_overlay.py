@@ -30,6 +30,7 @@ def test_nodes_beyond_the_file_extend_its_first():
         "environment": {"NODE_CPUS": "2", "NODE_MEMORY": "1024"},
         "cpus": 1,
         "mem_limit": "1024m",
+        "memswap_limit": "1024m",
     }
     assert labels["of"] == services["db"]["labels"]["of"] == "all"
     assert Slice.model_validate(json.loads(labels[SLICE_LABEL])) == TWO

@@ -1,0 +1,2 @@
+# shellcheck shell=sh source=/dev/null
+if [ "${BASH_VERSION:-}" ]; then . /etc/lmod/bash; fi
