@@ -3,6 +3,7 @@
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
 TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge bench-collectives doctor
+DRAWING := train compare bubble bench-collectives
 FOR_DEVELOPERS := test test-launchers bench bench-train
 
 .PHONY: help $(TARGETS) $(FOR_DEVELOPERS)
@@ -35,11 +36,15 @@ help: ## print this
 #: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss
 #: make doctor                                   check this machine
 #: All but the tests, benches and doctor take NAME=.. for a cluster beside others; make bench uses its own.
+$(DRAWING): .venv/has-figures
 $(TARGETS): .venv/ready
 	@exec .venv/bin/slurmbed $@ $(WORDS)
 
-$(FOR_DEVELOPERS): .venv/ready
+$(FOR_DEVELOPERS): .venv/ready .venv/has-figures .venv/has-test
 	@exec .venv/bin/python -m dev $@ $(WORDS)
 
 .venv/ready: pyproject.toml scripts/venv
 	@scripts/venv
+
+.venv/has-%: pyproject.toml scripts/venv
+	@scripts/venv $*

@@ -57,7 +57,7 @@ def run(
     *,
     timeout: float,
     stdin: str | IO[bytes] | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     capture: bool = True,
 ) -> Result:
     """Run ``argv`` to its end and return what it left, whatever its exit status.
@@ -68,7 +68,7 @@ def run(
     Args:
         timeout: seconds after which the command is ended.
         stdin: text or a file for its standard input; without it, none when captured and the terminal's otherwise.
-        env: variables on top of the environment.
+        env: variables on top of the environment; None takes one out.
         capture: False to let it write to the terminal.
 
     Raises:
@@ -86,7 +86,7 @@ def run(
             stdin=subprocess.PIPE if isinstance(stdin, str) else stdin or nothing,
             stdout=pipe,
             stderr=pipe,
-            env={**os.environ, **(env or {})},
+            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
             text=True,
             errors="replace",
             start_new_session=own_session,

@@ -1,5 +1,7 @@
 """Commands that run the programs of the workspace on a cluster."""
 
+from importlib.util import find_spec
+
 import click
 
 from slurmbed.cli.console import console, say
@@ -55,7 +57,7 @@ def compare(settings: Settings, strategies: str, steps: int | None, text: str | 
 def mnist(settings: Settings, epochs: int | None) -> None:
     """Train a convolutional network on MNIST by torchrun, two ranks a node."""
     nodes = settings.nodes or DEFAULT_NODES
-    cluster = prepare(settings)
+    cluster = prepare(settings, draws=False)
     cluster.ensure(nodes)
     digits.train(cluster, console, nodes, epochs)
 
@@ -94,8 +96,14 @@ def bench_collectives(settings: Settings, largest: int | None) -> None:
     collectives.bench(cluster, console, largest)
 
 
-def prepare(settings: Settings) -> Cluster:
-    """The cluster, with an engine, before anything of it is asked for."""
+def prepare(settings: Settings, draws: bool = True) -> Cluster:
+    """The cluster, with an engine, before anything of it is asked for.
+
+    Args:
+        draws: whether the command draws figures in the end; UsageError if it could not.
+    """
+    if draws and not find_spec("matplotlib"):
+        raise UsageError("figures need matplotlib", "pip install 'slurmbed[figures]'")
     cluster = Cluster(settings, say)
     cluster.ensure_engine()
     cluster.require_own()

@@ -1,21 +1,24 @@
 """`slurmbed doctor`: what this machine has for a cluster, one line a check."""
 
+import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import click
 
 from slurmbed.cli.console import console
 from slurmbed.cluster.host import Host, ca_bundle, job_uid
-from slurmbed.engine.client import Engine
+from slurmbed.engine.client import Engine, EngineInfo
 from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.project import default_workspace
 
 
 def engine() -> str:
-    return f"Docker engine {Engine().version()}"
+    found = Engine()
+    return f"Docker engine {found.version()} on {found.info.system}, {found.info.architecture}"
 
 
 def compose() -> str:
@@ -41,10 +44,43 @@ def describe_gpus(host: Host) -> str:
 
 
 def ids() -> str:
-    return f"jobs run as uid {job_uid(default_workspace())}; CA bundle for builds: {ca_bundle()}"
+    uid = job_uid(default_workspace(), Engine().info.maps_users)
+    return f"jobs run as uid {uid}; CA bundle for builds: {ca_bundle()}"
+
+
+def notes(info: EngineInfo, environment: Mapping[str, str], workspace: Path) -> Iterator[str]:
+    """What is unusual here, what slurmbed does about it, and what is left to do."""
+    if info.maps_users:
+        kind = "rootless" if "rootless" in info.security else "userns-remap"
+        yield f"{kind}: files that jobs write belong to another user of this machine; root in a cluster can remove them"
+        if notice := Host.of(info).notice(workspace):
+            yield notice
+    if "selinux" in info.security:
+        yield (
+            "SELinux: the workspace and the folders of a configuration file's mounts are labelled for containers; "
+            "choose none that other services use, and none with a colon in its name"
+        )
+    if "Docker Desktop" in info.system:
+        yield "Docker Desktop: CPUs, memory and disk are those of its virtual machine; its settings change them"
+        yield "Docker Desktop shares the folders that its settings name; keep the workspace in one of them"
+    if info.architecture not in ("x86_64", "amd64"):
+        yield f"{info.architecture}: images are built for it; with TORCH=pypi torch may come without CUDA"
+    if ignored := sorted(name for name in environment if name.startswith("COMPOSE_")):
+        yield f"slurmbed ignores {', '.join(ignored)}; a cluster's name is NAME=.."
+    if through := sorted(name for name in environment if name.lower() in ("http_proxy", "https_proxy")):
+        yield f"builds and the base image use {', '.join(through)}"
+        if not info.proxies:
+            yield "the engine pulls without a proxy; to give it one: https://docs.docker.com/engine/daemon/proxy/"
 
 
 CHECKS: tuple[Callable[[], str], ...] = (engine, compose, resources, graphics, ids)
+
+
+def unusual() -> list[str]:
+    try:
+        return list(notes(Engine().info, os.environ, default_workspace()))
+    except SlurmbedError:  # said above
+        return []
 
 
 @click.command()
@@ -58,6 +94,8 @@ def doctor() -> None:
         except SlurmbedError as error:
             failed = True
             console.print(f"FAIL  {check.__name__}: {error}", markup=False, highlight=False)
+    for note in unusual():
+        console.print(f"note  {note}", markup=False, highlight=False, soft_wrap=True)
     if failed:
         console.print("make up mends what it can", highlight=False)
     sys.exit(failed)

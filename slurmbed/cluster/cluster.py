@@ -315,6 +315,8 @@ class Cluster:
         host = Host.of(self.snapshot.info)
         plan = make_plan(self.settings, self.spec, self.snapshot, host, keep_images)
         host.check_disk(images_there=not images.missing(plan.choices, self.snapshot))
+        if notice := host.notice(plan.choices.workspace):
+            self.say(notice)
         login, port = self.snapshot.services.get("login"), plan.choices.ssh_port
         if port and not (login and login.is_running and login.ssh_port == port):
             check_port(port)

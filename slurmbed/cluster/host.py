@@ -1,8 +1,10 @@
 """What this machine has: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle and ssh key."""
 
 import os
+import shlex
 import shutil
 import socket
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ class Host:
         limits_cpus, limits_memory: whether containers can be held to CPUs and memory.
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
         ssh_key: the user's public key; "" for none.
+        maps_users: whether users in containers are others on the host.
+        selinux: whether containers may use only what has their label.
     """
 
     cpus: int
@@ -36,6 +40,8 @@ class Host:
     limits_memory: bool = True
     has_nvidia_runtime: bool = False
     ssh_key: str = ""
+    maps_users: bool = False
+    selinux: bool = False
 
     @classmethod
     def of(cls, info: EngineInfo) -> "Host":
@@ -47,6 +53,8 @@ class Host:
             limits_memory=info.limits_memory,
             has_nvidia_runtime="nvidia" in info.runtimes,
             ssh_key=ssh_public_key(),
+            maps_users=info.maps_users,
+            selinux="selinux" in info.security,
         )
 
     def gpu_names(self) -> Sequence[str]:
@@ -69,6 +77,15 @@ class Host:
                 "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
             )
         return names
+
+    def notice(self, workspace: Path) -> str:
+        """What to do where the engine makes jobs another user of this machine, who cannot write; "" elsewhere."""
+        if not self.maps_users:
+            return ""
+        folders = [path for name in ("data", "runs") if (path := workspace / name).is_dir()] or [workspace]
+        closed = [str(path) for path in folders if not path.stat().st_mode & stat.S_IWOTH]
+        what = "this engine runs jobs as another user of this machine"
+        return f"{what}; let them write: chmod a+rwx {shlex.join(closed)}" if closed else ""
 
     def check_disk(self, images_there: bool) -> None:
         """UsageError if too little disk is free for a cluster, or for building its images too."""
@@ -105,13 +122,16 @@ def check_port(port: int) -> None:
             ) from None
 
 
-def job_uid(workspace: Path) -> int:
+def job_uid(workspace: Path, maps_users: bool = False) -> int:
     """The uid that jobs run as, so that what they write is the user's.
 
     It is that of sudo's caller, of this process, or, for root, of the workspace's owner; 1000 if that is root too, for
-    jobs never run as root.
+    jobs never run as root. Where the engine maps users no uid makes jobs the user, and not every uid can be had.
     """
-    candidates = (int(os.environ.get("SUDO_UID", 0)), os.getuid(), workspace.stat().st_uid, 1000)
+    if maps_users:
+        return 1000
+    sudo_uid = os.environ.get("SUDO_UID", "")
+    candidates = (int(sudo_uid) if sudo_uid.isdecimal() else 0, os.getuid(), workspace.stat().st_uid, 1000)
     return next(uid for uid in candidates if uid)
 
 

@@ -72,9 +72,9 @@ def build(choices: Choices, first: bool, say: Callable[[str], None], install: Ca
 def build_environment(choices: Choices) -> dict[str, str]:
     """The variables of docker-compose.yml that concern images."""
     return {
-        "TAG": tag(choices),
-        "SUITE": choices.suite,
-        "TORCH": choices.torch,
-        "LAUNCHERS": str(int(choices.launchers)),
-        "CA_BUNDLE": ca_bundle(),
+        "SLURMBED_TAG": tag(choices),
+        "SLURMBED_SUITE": choices.suite,
+        "SLURMBED_TORCH": choices.torch,
+        "SLURMBED_LAUNCHERS": str(int(choices.launchers)),
+        "SLURMBED_CA_BUNDLE": ca_bundle(),
     }

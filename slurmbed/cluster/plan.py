@@ -30,6 +30,7 @@ class Plan:
     Args:
         exists: containers or volumes of it are there.
         ssh_key: the user's public key, for alice on the login node; "" for none.
+        maps_users, selinux: as the engine's ``Host``.
     """
 
     choices: Choices
@@ -37,6 +38,8 @@ class Plan:
     spec: ClusterSpec | None
     exists: bool
     ssh_key: str
+    maps_users: bool = False
+    selinux: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
@@ -47,7 +50,7 @@ class Plan:
 
     @cached_property
     def overlay(self) -> dict:
-        made = with_arguments(overlay(self.slices, self.spec, self.labels))
+        made = with_arguments(overlay(self.slices, self.spec, self.labels, self.selinux))
         made["services"]["login"]["labels"][SSH_LABEL] = digest(self.ssh_key)
         return made
 
@@ -56,11 +59,12 @@ class Plan:
         """The variables of docker-compose.yml."""
         return {
             **images.build_environment(self.choices),
-            "CLONE": str(self.choices.clone),
-            "JOB_UID": str(self.choices.job_uid),
-            "SSH_PORT": str(self.choices.ssh_port or ""),
-            "SSH_PUBLIC_KEY": self.ssh_key,
-            "WORKSPACE": str(self.choices.workspace),
+            "SLURMBED_CLONE": str(self.choices.clone),
+            "SLURMBED_JOB_UID": str(self.choices.job_uid),
+            "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
+            "SLURMBED_SSH_PUBLIC_KEY": self.ssh_key,
+            "SLURMBED_WORKSPACE": str(self.choices.workspace),
+            "SLURMBED_KEEP_OWNER": "1" if self.maps_users else "",
         }
 
     def is_met_by(self, snapshot: Snapshot) -> bool:
@@ -103,11 +107,13 @@ def make_plan(
     asked = size if settings.config else settings.nodes
     count = asked or max(there, settings.least_nodes) or size
     return Plan(
-        choices=choose(settings, snapshot, keep_images),
+        choices=choose(settings, snapshot, host, keep_images),
         slices=choose_slices(settings, snapshot, host, count, spec),
         spec=spec,
         exists=snapshot.exists,
         ssh_key=host.ssh_key,
+        maps_users=host.maps_users,
+        selinux=host.selinux,
     )
 
 
@@ -147,7 +153,7 @@ def choices_so_far(snapshot: Snapshot) -> Choices:
     return Choices(clone=snapshot.made_from) if snapshot.made_from else Choices()
 
 
-def choose(settings: Settings, snapshot: Snapshot, keep_images: bool) -> Choices:
+def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool) -> Choices:
     now = choices_so_far(snapshot)
     asked = {
         key: value
@@ -155,5 +161,6 @@ def choose(settings: Settings, snapshot: Snapshot, keep_images: bool) -> Choices
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)
-    made = {"job_uid": now.job_uid or job_uid(Path(chosen.workspace)), "digest": images.digest()}
+    uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
+    made = {"job_uid": uid, "digest": images.digest()}
     return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))

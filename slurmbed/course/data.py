@@ -3,6 +3,8 @@
 Nothing of a workspace runs on the host, because every job may write there.
 """
 
+import csv
+import io
 import os
 from contextlib import nullcontext
 from functools import partial
@@ -104,12 +106,12 @@ def run_in_image(
     argv = [
         *("docker", "run", "--rm", "--init", "--name", name, "--network", network),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges:true", "--user", f"{made.job_uid}:{made.job_uid}"),
-        *("--volume", f"{made.workspace}:{INSIDE}", "--workdir", INSIDE),
+        *("--mount", bind(made.workspace, INSIDE), "--workdir", INSIDE),
         *("--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1"),
         *(argument for variable in FROM_HOST for argument in ("--env", variable)),
     ]
     if ca_bundle != os.devnull:
-        argv += ["--volume", f"{ca_bundle}:{CA_INSIDE}:ro"]
+        argv += ["--mount", bind(ca_bundle, CA_INSIDE, "readonly")]
         argv += ["--env", f"PIP_CERT={CA_INSIDE}", "--env", f"SSL_CERT_FILE={CA_INSIDE}"]
     with open(stdin, "rb") if stdin else nullcontext() as file:
         interactive = ["--interactive"] if file else []
@@ -118,3 +120,10 @@ def run_in_image(
         except BaseException:  # the docker command has ended, but the container may still run
             run(["docker", "rm", "--force", name], timeout=60)
             raise
+
+
+def bind(source: Path | str, target: str, *options: str) -> str:
+    """A folder or file of the host for ``docker run --mount``, which reads a line of CSV: names may have colons."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(["type=bind", f"source={source}", f"target={target}", *options])
+    return line.getvalue()

@@ -21,7 +21,14 @@ ENDED_LATE = 124  # exit status of coreutils' timeout
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """The engine's machine; memory in MiB. ``data`` is the folder where the engine keeps images and volumes."""
+    """The engine's machine; memory in MiB.
+
+    Args:
+        data: the folder where the engine keeps images and volumes.
+        security: what separates containers from the machine: rootless, userns, selinux, apparmor, seccomp.
+        system: the name of its operating system, like Docker Desktop.
+        proxies: what it pulls images through.
+    """
 
     id: str
     cpus: int
@@ -30,6 +37,35 @@ class EngineInfo:
     limits_cpus: bool
     limits_memory: bool
     runtimes: tuple[str, ...]
+    security: tuple[str, ...] = ()
+    system: str = ""
+    architecture: str = ""
+    proxies: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> "EngineInfo":
+        """From what the engine answers to `docker info`."""
+        options = (
+            each.partition(",")[0] for each in found.get("SecurityOptions") or ()
+        )  # name=seccomp,profile=default
+        return cls(
+            id=found["ID"],
+            cpus=found["NCPU"],
+            memory=found["MemTotal"] >> 20,
+            data=found["DockerRootDir"],
+            limits_cpus=found["CpuCfsQuota"],
+            limits_memory=found["MemoryLimit"],
+            runtimes=tuple(found.get("Runtimes") or ()),
+            security=tuple(each.removeprefix("name=") for each in options),
+            system=found.get("OperatingSystem", ""),
+            architecture=found.get("Architecture", ""),
+            proxies=tuple(found[key] for key in ("HttpProxy", "HttpsProxy") if found.get(key)),
+        )
+
+    @property
+    def maps_users(self) -> bool:
+        """Whether users in containers are others outside: no user of a container but root can be the host's user."""
+        return bool({"rootless", "userns"} & set(self.security))
 
 
 class Engine:
@@ -66,16 +102,7 @@ class Engine:
     @cached_property
     def info(self) -> EngineInfo:
         with self.explained("docker info"):
-            found = self.api.info()
-        return EngineInfo(
-            id=found["ID"],
-            cpus=found["NCPU"],
-            memory=found["MemTotal"] >> 20,
-            data=found["DockerRootDir"],
-            limits_cpus=found["CpuCfsQuota"],
-            limits_memory=found["MemoryLimit"],
-            runtimes=tuple(found.get("Runtimes") or ()),
-        )
+            return EngineInfo.read(self.api.info())
 
     def version(self) -> str:
         with self.explained("docker version"):

@@ -1,6 +1,8 @@
 """The Compose CLI: what makes, starts, stops and removes a cluster's containers, and builds its images."""
 
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,13 +10,21 @@ from slurmbed.errors import SlurmbedError
 from slurmbed.process import Result, run
 from slurmbed.project import BASE_FILE
 
+LOWEST = (2, 20)
+"""The lowest version that takes docker-compose.yml and the options that it is given; also in scripts/engine."""
+
 
 def compose_version() -> str:
-    """The version of Compose v2. SlurmbedError if there is none."""
+    """The version of Compose. SlurmbedError if there is none, or it is too old."""
     answer = run(["docker", "compose", "version", "--short"], timeout=30)
+    hint = "make up installs it on Debian and Ubuntu; elsewhere: https://docs.docker.com/compose/install/"
     if not answer.ok:
-        raise SlurmbedError("Docker Compose v2 is missing", "make up installs it")
-    return answer.stdout.strip()
+        raise SlurmbedError("Docker Compose v2 is missing", hint)
+    found = answer.stdout.strip()
+    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
+    if numbers < LOWEST:
+        raise SlurmbedError(f"Docker Compose {found} is too old: {'.'.join(map(str, LOWEST))} or later is needed", hint)
+    return found
 
 
 def container_name(project: str, service: str) -> str:
@@ -41,16 +51,18 @@ class Compose:
         Args:
             environment: the variables of docker-compose.yml.
         """
-        argv = ["docker", "compose", "-p", self.project, "-f", str(BASE_FILE), "-f", "-", *arguments]
-        env = {**environment, "DOCKER_BUILDKIT": "1", "COMPOSE_ANSI": "never"}
-        return self._run(argv, timeout=timeout, env=env, stdin=json.dumps(overlay), capture=capture)
+        files = ("-f", str(BASE_FILE), "-f", "-")
+        env = {**environment, "DOCKER_BUILDKIT": "1"}
+        return self._run(*files, *arguments, timeout=timeout, env=env, stdin=json.dumps(overlay), capture=capture)
 
     def by_name(self, *arguments: str, timeout: float, capture: bool = True) -> Result:
         """``docker compose ARGUMENTS`` on the containers that are there, whatever file they came from."""
-        argv = ["docker", "compose", "--project-directory", "/", "-p", self.project, *arguments]
-        return self._run(argv, timeout=timeout, capture=capture)
+        return self._run("--project-directory", "/", *arguments, timeout=timeout, env={}, capture=capture)
 
-    def _run(self, argv: list[str], **options: Any) -> Result:
+    def _run(self, *arguments: str, env: Mapping[str, str], **options: Any) -> Result:
+        # Neither Compose's own variables nor a file .env that lies there decide what a cluster is.
+        argv = ["docker", "compose", "--env-file", os.devnull, "--ansi", "never", "-p", self.project, *arguments]
+        options["env"] = {**dict.fromkeys(name for name in os.environ if name.startswith("COMPOSE_")), **env}
         done = run(argv, **options)
         if done.ok:
             return done

@@ -19,8 +19,10 @@ SERVICES = ("db", "slurmdbd", "slurmctld", "login")
 NODES_IN_BASE_FILE = 2
 
 
-def overlay(slices: Sequence[Slice], spec: ClusterSpec | None, labels: Mapping[str, str]) -> dict:
-    """The overlay; ``labels`` go on every container."""
+def overlay(
+    slices: Sequence[Slice], spec: ClusterSpec | None, labels: Mapping[str, str], selinux: bool = False
+) -> dict:
+    """The overlay; ``labels`` go on every container. ``selinux``: containers may use what has their label alone."""
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
     services: dict[str, dict] = {name: {} for name in SERVICES}
     for number, part in enumerate(slices, start=1):
@@ -32,6 +34,8 @@ def overlay(slices: Sequence[Slice], spec: ClusterSpec | None, labels: Mapping[s
         services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
     if spec:
         add_spec(services, spec)
+    if selinux:
+        relabel(services)
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
         services[f"node-{number}"] = {"profiles": ["left-out"]}
     return {"services": services}
@@ -52,7 +56,7 @@ def node_service(number: int, slices: Sequence[Slice]) -> dict:
     if part.features:
         service["environment"].update(NODE_FEATURES=",".join(part.features), NODES_BEFORE=earlier_groups(slices))
     if number > NODES_IN_BASE_FILE:
-        service["extends"] = {"file": str(BASE_FILE), "service": "node-1"}
+        service["extends"] = verbatim({"file": str(BASE_FILE), "service": "node-1"})
         service["hostname"] = f"node-{number}"
     return service
 
@@ -96,7 +100,17 @@ def add_spec(services: dict[str, dict], spec: ClusterSpec) -> None:
 
 
 def bind(source: str, target: str, read_only: bool) -> dict:
-    return verbatim({"type": "bind", "source": source, "target": target, "read_only": read_only})
+    folder = verbatim({"type": "bind", "source": source, "target": target, "read_only": read_only})
+    return {**folder, "bind": {"create_host_path": False}}  # as in docker-compose.yml
+
+
+def relabel(services: dict[str, dict]) -> None:
+    """Have the engine label the host's folders for containers, the workspace of docker-compose.yml among them."""
+    workspace = {"type": "bind", "source": "${SLURMBED_WORKSPACE:-./workspace}", "target": "/workspace"}
+    for name, service in services.items():
+        base = () if name in ("db", "slurmdbd", "slurmctld") else (workspace,)
+        if mounts := (*base, *service.get("volumes", ())):
+            service["volumes"] = [{**mount, "bind": {"create_host_path": False, "selinux": "z"}} for mount in mounts]
 
 
 def verbatim(values: Mapping) -> dict:

@@ -21,11 +21,25 @@ def test_the_compose_file_is_valid_by_itself(image):
     assert set(json.loads(done.stdout)["services"]) == {*engine.SERVICES, "node-1", "node-2"}
 
 
+# What a user may have there for something else: Jenkins sets WORKSPACE, and Compose reads COMPOSE_*.
+OF_OTHERS = {
+    "COMPOSE_FILE": "/nowhere.yml",
+    "COMPOSE_PROFILES": "left-out",
+    "TAG": "1",
+    "SUITE": "etch",
+    "WORKSPACE": "/",
+}
+
+
 @pytest.mark.smoke
-def test_a_life_in_makes_words(image):
+def test_a_life_in_makes_words(image, tmp_path):
+    odd = tmp_path / "my work:$HOME, et al"
+    odd.mkdir()
+    odd.joinpath("here").touch()
     try:
-        up = make("up", f"NAME={OTHER}", "NODES=1", "MEMORY=512M", "CPUS=1")
+        up = make("up", f"NAME={OTHER}", "NODES=1", "MEMORY=512M", "CPUS=1", f"WORKSPACE={odd}", **OF_OTHERS)
         assert up.returncode == 0, up.stderr
+        assert "node-2" not in engine.states(OTHER)
         assert "node-1" in up.stdout
         assert "512 MiB" in up.stdout
         scaled = make("scale", f"NAME={OTHER}", "NODES=2")
@@ -33,9 +47,9 @@ def test_a_life_in_makes_words(image):
         assert "node-2" in scaled.stdout
         assert "node-1" in make("status", f"NAME={OTHER}").stdout
         assert "slurmctld" in make("logs", f"NAME={OTHER}", "SERVICE=slurmctld").stdout
-        shell = make("shell", f"NAME={OTHER}", stdin="id -un; sinfo -h -o %D\n")
-        assert shell.stdout.split() == ["alice", "2"]
-        assert make("down", f"NAME={OTHER}").returncode == 0
+        shell = make("shell", f"NAME={OTHER}", stdin="id -un; sinfo -h -o %D; srun -w node-2 ls\n")
+        assert shell.stdout.split() == ["alice", "2", "here"]
+        assert make("down", f"NAME={OTHER}", **OF_OTHERS).returncode == 0
         stopped = make("status", f"NAME={OTHER}")
         assert stopped.returncode != 0
         assert "is not running" in stopped.stderr

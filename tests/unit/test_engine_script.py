@@ -26,11 +26,14 @@ def test_silent_when_engine_and_compose_answer(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("version", ["1.29.2", ""])
-def test_compose_v1_is_not_enough(tmp_path, version):
+@pytest.mark.parametrize("version", ["1.29.2", "2.19.1", ""])
+def test_an_old_compose_is_not_enough(tmp_path, version):
     done = answer(tmp_path, f"if [[ $1 == compose ]]; then echo {version}; else echo 28.0; fi")
     assert done.returncode != 0
-    assert "will install Docker Compose v2 (v1 is not enough)" in done.stderr or "this is not Debian" in done.stderr
+    assert (
+        "will install Docker Compose v2 (older than 2.20 is not enough)" in done.stderr
+        or "this is not Debian" in done.stderr
+    )
 
 
 def test_a_docker_host_that_does_not_answer_is_the_users_to_mend(tmp_path):

@@ -68,7 +68,8 @@ def test_a_taken_port():
 
 
 @pytest.mark.parametrize(
-    ("sudo", "own", "owner", "uid"), [(0, 501, 0, 501), (1001, 0, 0, 1001), (0, 0, 1234, 1234), (0, 0, 0, 1000)]
+    ("sudo", "own", "owner", "uid"),
+    [(0, 501, 0, 501), (1001, 0, 0, 1001), ("", 0, 1234, 1234), ("me", 0, 1234, 1234), (0, 0, 0, 1000)],
 )
 def test_jobs_run_as_the_user_and_never_as_root(monkeypatch, sudo, own, owner, uid):
     class Workspace:

@@ -56,7 +56,7 @@ def test_the_program_runs_as_the_job_user_with_no_rights_and_gets_the_file(engin
     assert (network, given) == ("bridge", b"words")
     assert command == ["python3", "data.py", "--text", "-", "--source", str(tmp_path / "hamlet.txt")]
     options = " ".join(argv)
-    assert "--user 1234:1234 --volume /home/ada/workspace:/workspace" in options
+    assert "--user 1234:1234 --mount type=bind,source=/home/ada/workspace,target=/workspace" in options
     assert "--cap-drop ALL --security-opt no-new-privileges:true" in options
 
 

@@ -115,6 +115,7 @@ def test_a_mount_starts_where_the_file_is(write, tmp_path):
     (tmp_path / "data").mkdir()
     spec = read(write(f"{GROUP}mounts:\n  - {{host: data, container: /data, read_only: true}}"))
     mount = {"type": "bind", "source": str(tmp_path / "data"), "target": "/data", "read_only": True}
+    mount["bind"] = {"create_host_path": False}
     services = overlay([ONE], spec, {})["services"]
     assert services["node-1"]["volumes"] == services["login"]["volumes"] == [mount]
     assert "volumes" not in services["slurmctld"]
@@ -133,6 +134,7 @@ def test_hooks_come_beside_the_clusters_own(write, tmp_path):
     ]
     assert "JobSubmitPlugins=lua" in lines
     mount = {"type": "bind", "source": str(tmp_path / "mine"), "target": "/etc/slurm/hooks", "read_only": True}
+    mount["bind"] = {"create_host_path": False}
     services = overlay([ONE], read(path), {})["services"]
     assert services["node-1"]["volumes"] == services["slurmctld"]["volumes"] == [mount]
     scripts[0].chmod(0o644)

@@ -1,0 +1,111 @@
+"""Engines unlike the usual one: what `docker info` says of them, and what becomes of a cluster there.
+
+plain.json and userns-remap.json are recorded. The others are plain.json with what Docker documents for them.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurmbed.cli import doctor
+from slurmbed.cluster import host
+from slurmbed.cluster.host import Host
+from slurmbed.cluster.plan import Plan, make_plan
+from slurmbed.cluster.settings import Settings
+from slurmbed.engine.client import EngineInfo
+from slurmbed.engine.snapshot import Snapshot
+from slurmbed.project import ROOT
+
+RECORDED = ROOT / "tests" / "recorded" / "docker-info"
+UNLIKE_PLAIN = {
+    "rootless": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"]},
+    "selinux": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]},
+    "desktop": {"OperatingSystem": "Docker Desktop", "Architecture": "aarch64", "DockerRootDir": "/not/here"},
+    "proxied": {"HttpProxy": "http://proxy:3128"},
+}
+
+
+def info(kind: str) -> EngineInfo:
+    recorded = RECORDED / f"{kind}.json"
+    if recorded.exists():
+        return EngineInfo.read(json.loads(recorded.read_text()))
+    return EngineInfo.read(json.loads((RECORDED / "plain.json").read_text()) | UNLIKE_PLAIN[kind])
+
+
+def plan(kind: str, **settings: object) -> Plan:
+    found = info(kind)
+    return make_plan(Settings(name="c", **settings), None, Snapshot("c", found, (), (), {}), Host.of(found))
+
+
+def workspace_mount(made: Plan, service: str) -> list[dict]:
+    return made.overlay["services"][service].get("volumes", [])
+
+
+def test_the_usual_engine_needs_nothing_of_all_this():
+    made = plan("plain")
+    assert made.environment["SLURMBED_KEEP_OWNER"] == ""
+    assert workspace_mount(made, "login") == workspace_mount(made, "node-1") == []
+    assert list(doctor.notes(info("plain"), {"PATH": "/bin"}, Path("/"))) == []
+
+
+@pytest.mark.parametrize("kind", ["rootless", "userns-remap"])
+def test_where_the_engine_maps_users_the_users_folder_keeps_its_owner(kind, monkeypatch, tmp_path):
+    """And jobs get a uid that is there: of 65536, whatever the user's own is."""
+    monkeypatch.setattr(host.os, "getuid", lambda: 1234567)
+    for name in ("data", "runs"):
+        (tmp_path / name).mkdir(mode=0o755)
+    made = plan(kind, workspace=tmp_path)
+    assert made.environment["SLURMBED_KEEP_OWNER"] == "1"
+    assert made.choices.job_uid == 1000
+    notice = Host.of(info(kind)).notice(tmp_path)
+    assert notice.endswith(f"let them write: chmod a+rwx {tmp_path}/data {tmp_path}/runs")
+    told = list(doctor.notes(info(kind), {}, tmp_path))
+    assert told[0].startswith(kind)
+    assert told[1] == notice
+    for name in ("data", "runs"):
+        (tmp_path / name).chmod(0o777)
+    assert Host.of(info(kind)).notice(tmp_path) == ""
+
+
+@pytest.mark.parametrize(("keep", "given"), [("", ["clone", "clone/data", "clone/runs"]), ("1", [])])
+def test_the_entrypoint_gives_alice_what_root_owns_unless_root_is_the_user(tmp_path, keep, given):
+    for name in ("clone", "clone/data", "clone/runs"):
+        (tmp_path / name).mkdir()
+    function = f"{ROOT}/scripts/entrypoint"
+    script = f"""
+        eval "$(sed -n '/^share_with_alice()/,/^}}/p' {function})"
+        chown() {{ echo "${{@:3}}"; }}
+        share_with_alice clone
+    """
+    env = {"KEEP_OWNER": keep, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == given
+
+
+def test_selinux_has_the_hosts_folders_labelled():
+    services = plan("selinux").overlay["services"]
+    (mount,) = services["login"]["volumes"]
+    assert mount["target"] == "/workspace"
+    assert mount["bind"]["selinux"] == "z"
+    assert services["node-1"]["volumes"] == services["login"]["volumes"]
+    assert not any("volumes" in services[name] for name in ("db", "slurmdbd", "slurmctld"))
+    assert "SELinux" in "".join(doctor.notes(info("selinux"), {}, Path("/")))
+
+
+def test_docker_desktop_on_an_arm_processor():
+    told = "\n".join(doctor.notes(info("desktop"), {}, Path("/")))
+    assert "those of its virtual machine" in told
+    assert "aarch64: images are built for it" in told
+    assert Host.of(info("desktop")).free_disk is None
+
+
+def test_the_doctor_names_variables_that_are_ignored_and_proxies():
+    environment = {"COMPOSE_FILE": "x", "COMPOSE_PROFILES": "y", "https_proxy": "http://user:secret@proxy:3128"}
+    told = "\n".join(doctor.notes(info("plain"), environment, Path("/")))
+    assert "ignores COMPOSE_FILE, COMPOSE_PROFILES" in told
+    assert "builds and the base image use https_proxy" in told
+    assert "the engine pulls without a proxy" in told
+    assert "secret" not in told
+    assert "the engine pulls without" not in "".join(doctor.notes(info("proxied"), environment, Path("/")))
