@@ -72,18 +72,67 @@ def main():
         run.finish(*figures)  # alone: a sample may take longer than ranks wait for each other
 
 
-class Run:
-    """The state of a training run on one rank."""
+class Trainer:
+    """The model and its optimiser on one rank: steps and evaluations. It knows nothing of files and signals."""
+
+    def __init__(self, config, strategy, whole, batches, device):
+        self.config, self.strategy, self.batches, self.device = config, strategy, batches, device
+        self.model = strategy.prepare(whole.to(device), config)
+        self.shards = strategy.shards(self.model)
+        self.optimizer = make_optimizer(self.shards, config)
+
+    def step(self, step, journal, counts=True):
+        """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
+        start, (waited, calls) = time.perf_counter(), communicated()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["highest_lr"] * schedule(step, self.config)
+        tokens, targets = self.batches.batch(step)
+        loss = self.gradients(tokens.to(self.device), targets.to(self.device))
+        norm = self.strategy.gradient_norm(self.model)
+        if not math.isfinite(norm.item()):
+            raise RuntimeError(
+                f"the gradient's norm is {norm.item()} at step {step}: try a lower --lr than {self.config.lr}"
+            )
+        clip(self.shards, norm, self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        waited_now, calls_now = communicated()
+        seconds = time.perf_counter() - start
+        journal.stepped(loss.item(), *((tokens.numel(), seconds, waited_now - waited) if counts else (0, 0.0, 0.0)))
+        return dict(calls_now - calls)
+
+    def gradients(self, tokens, targets):
+        """Make the gradient of the batch's mean loss, piece by piece; returns this rank's part of the loss."""
+        pieces = self.config.accumulate
+        mine = self.strategy.local_batch(self.model, tokens, targets)
+        loss = 0.0
+        for number, (some, theirs) in enumerate(zip(*(t.tensor_split(pieces) for t in mine), strict=True), start=1):
+            loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self):
+        """Mean loss over the whole validation text."""
+        total, count = 0.0, 0
+        for tokens, targets in self.batches.validation_batches():
+            mine = self.strategy.local_batch(self.model, tokens.to(self.device), targets.to(self.device))
+            total += self.strategy.mean_loss(self.model, *mine, targets.numel()).double() * targets.numel()
+            count += targets.numel()
+        return self.whole_loss(total / count).item()
+
+    def whole_loss(self, loss):
+        return self.strategy.whole_loss(self.model, loss)
+
+
+class Run(Trainer):
+    """A training run on one rank."""
 
     def __init__(self, config, env, device, strategy, text, batches, resumed, record):
-        self.config, self.env, self.device, self.strategy = config, env, device, strategy
-        self.text, self.batches, self.resumed = text, batches, resumed
+        super().__init__(config, strategy, build(config, len(text.symbols)), batches, device)
+        self.env, self.text, self.resumed = env, text, resumed
         self.chief = env.rank == 0  # the rank that writes
         self.interruption = signals.Interruption()
         self.first_step = resumed["step"] if resumed else 0
-        self.model = strategy.prepare(build(config, len(text.symbols)).to(device), config)
-        self.shards = strategy.shards(self.model)
-        self.optimizer = make_optimizer(self.shards, config)
         if resumed:
             checkpoint.restore(resumed, self.shards, self.optimizer)
         self.folder = config.run_path()
@@ -134,48 +183,6 @@ class Run:
         if self.first_step == config.steps:  # interrupted between the last step and the end
             val_loss, train_loss = self.evaluate(), journal.last_train_loss()
         return journal, saved, collectives, train_loss, val_loss
-
-    def step(self, step, journal, counts=True):
-        """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
-        start, (waited, calls) = time.perf_counter(), communicated()
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["highest_lr"] * schedule(step, self.config)
-        tokens, targets = self.batches.batch(step)
-        loss = self.gradients(tokens.to(self.device), targets.to(self.device))
-        norm = self.strategy.gradient_norm(self.model)
-        if not math.isfinite(norm.item()):
-            raise RuntimeError(
-                f"the gradient's norm is {norm.item()} at step {step}: try a lower --lr than {self.config.lr}"
-            )
-        clip(self.shards, norm, self.config.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        waited_now, calls_now = communicated()
-        seconds = time.perf_counter() - start
-        journal.stepped(loss.item(), *((tokens.numel(), seconds, waited_now - waited) if counts else (0, 0.0, 0.0)))
-        return dict(calls_now - calls)
-
-    def gradients(self, tokens, targets):
-        """Make the gradient of the batch's mean loss, piece by piece; returns this rank's part of the loss."""
-        pieces = self.config.accumulate
-        mine = self.strategy.local_batch(self.model, tokens, targets)
-        loss = 0.0
-        for number, (some, theirs) in enumerate(zip(*(t.tensor_split(pieces) for t in mine), strict=True), start=1):
-            loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
-        return loss
-
-    @torch.no_grad()
-    def evaluate(self):
-        """Mean loss over the whole validation text."""
-        total, count = 0.0, 0
-        for tokens, targets in self.batches.validation_batches():
-            mine = self.strategy.local_batch(self.model, tokens.to(self.device), targets.to(self.device))
-            total += self.strategy.mean_loss(self.model, *mine, targets.numel()).double() * targets.numel()
-            count += targets.numel()
-        return self.whole_loss(total / count).item()
-
-    def whole_loss(self, loss):
-        return self.strategy.whole_loss(self.model, loss)
 
     def save(self, step, journal):
         folder, losses = self.folder / "checkpoints", journal.pending(self.whole_loss)

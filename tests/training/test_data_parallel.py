@@ -3,21 +3,31 @@
 from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
 
 import ddp
 import hybrid
 import none
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from breaks import BREAKS
-from measure import measure
+from measure import measure, start
 from processes import spawn
 
-ACCUMULATED = {"batch_size": 10, "accumulate": 2}
+# 5 sequences on 2 or 3 ranks: unequal shares. 10, accumulated in three steps: no_sync in the first two.
+CASES = {
+    "plain": {},
+    "accumulated": {"batch_size": 10, "accumulate": 3},
+    "by torch": {"all_reduce": "backend"},
+    "accumulated by torch": {"batch_size": 10, "accumulate": 3, "all_reduce": "backend"},
+}
+# On 6 ranks: 3 copies of a model on 2 ranks, and 2 copies of one on 3.
+SIX = {"heads": 6, "channels": 36}
+MESHES = {f"{case}, rows of {size}": {**SIX, "tp_size": size, **CASES[case]} for case in CASES for size in (2, 3)}
 MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strategies]
 
 
 def measure_ddp(rank, world_size):
-    found = {"plain": measure(ddp, "float64"), "accumulated": measure(ddp, "float64", **ACCUMULATED)}
+    found = {name: measure(ddp, "float64", **case) for name, case in CASES.items()}
     for megabytes in (25, 0.5):  # of a model of 3 MB
         found[megabytes] = measure(ddp, "float64", channels=128, bucket_mb=megabytes)
     for name in MISTAKES:
@@ -27,12 +37,17 @@ def measure_ddp(rank, world_size):
 
 
 def measure_hybrid(rank, world_size):
-    return {"plain": measure(hybrid, "float64"), "accumulated": measure(hybrid, "float64", **ACCUMULATED)}
+    found = {name: measure(hybrid, "float64", **case) for name, case in MESHES.items()}
+    for size in (2, 3):
+        model = start(hybrid, "float64", **SIX, tp_size=size).model
+        groups = (model.module.group, model.process_group)
+        found[size] = [dist.get_process_group_ranks(group) for group in groups]
+    return found
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return {"plain": measure(none, "float64"), "accumulated": measure(none, "float64", **ACCUMULATED)}
+    return {name: measure(none, "float64", **case) for name, case in (CASES | MESHES).items()}
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +61,29 @@ def three(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_by_two(tmp_path_factory):
-    return spawn(measure_hybrid, 4, tmp_path_factory.mktemp("two-by-two"))
+def six(tmp_path_factory):
+    return spawn(measure_hybrid, 6, tmp_path_factory.mktemp("six"))
 
 
-@pytest.mark.parametrize("case", ["plain", "accumulated"])
-@pytest.mark.parametrize("ranks", ["two", "three", "two_by_two"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("ranks", ["two", "three"])
 def test_equals_one_process_on_the_same_batch(ranks, case, whole, request):
-    """5 sequences on 2, 3 and 2 x 2 ranks: unequal shares. And 10, accumulated in two steps: no_sync in the first."""
     for rank in request.getfixturevalue(ranks):
         assert_same_steps(rank[case], whole[case], "float64")
+
+
+@pytest.mark.parametrize("case", MESHES)
+def test_a_mesh_equals_one_process_on_the_same_batch(six, case, whole):
+    for rank in six:
+        assert_same_steps(rank[case], whole[case], "float64")
+
+
+def test_neighbours_share_a_model(six):
+    """They are on one node, and tensor parallelism talks in every layer."""
+    assert [rank[2][0] for rank in six] == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5]]
+    assert [rank[2][1] for rank in six] == [[0, 2, 4], [1, 3, 5]] * 3
+    assert [rank[3][0] for rank in six] == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3
+    assert [rank[3][1] for rank in six] == [[0, 3], [1, 4], [2, 5]] * 2
 
 
 def test_replicas_stay_equal_to_the_bit(two):

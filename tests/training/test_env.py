@@ -3,8 +3,10 @@
 import os
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import env
 import rendezvous
@@ -92,6 +94,23 @@ def test_auto_is_nccl_only_where_every_rank_has_a_gpu_of_its_own(wanted, gpus, n
 def test_nccl_that_cannot_be_had(gpus, nccl, message):
     with pytest.raises(rendezvous.BackendError, match=message):
         rendezvous.choose_backend("nccl", gpus, nccl)
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [(4, [0, 1, 2, 3]), (1, [0, 0, 0, 0])],
+    ids=["torchrun shows all GPUs of a node", "Slurm shows each rank its own"],
+)
+def test_each_rank_of_a_node_takes_a_gpu_of_its_own(monkeypatch, visible, chosen):
+    """On a machine whose GPUs are made up."""
+    made_current = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"GPU-{number}"))
+    devices = [rendezvous.device_of("cpu:gloo,cuda:nccl", local_rank) for local_rank in range(4)]
+    assert devices == made_current == [torch.device("cuda", number) for number in chosen]
+    assert [rendezvous.own_gpu(local_rank) for local_rank in range(4)] == [f"GPU-{number}" for number in chosen]
+    assert rendezvous.device_of("gloo", 1) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

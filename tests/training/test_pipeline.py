@@ -17,7 +17,7 @@ from processes import spawn
 # 3 blocks over 2 stages are unequal; 8 microbatches are more than the stages, 4 are as many.
 CASES = {
     "plain": {"layers": 4, "batch_size": 8},
-    "accumulated": {"layers": 4, "batch_size": 16, "accumulate": 2},
+    "accumulated": {"layers": 4, "batch_size": 12, "accumulate": 3},
     "uneven": {"layers": 3, "batch_size": 8, "microbatches": 8},
 }
 MISTAKES = [name for name, mistake in BREAKS.items() if "pp" in mistake.strategies]

@@ -36,6 +36,9 @@ def reduce_all(rank, world_size):
     large = torch.randn(SHAPES["large"], generator=torch.Generator().manual_seed(rank))
     found["rounded"] = communication.all_reduce(large, "forward", rounded=True)
     found["exact"] = communication.all_reduce(large, "forward")
+    for shape in ((), (SMALL, 3)):
+        counted = torch.full(shape, 256.0 if rank == 0 else 1.0)
+        found["counted", shape] = communication.all_reduce(counted, "forward", rounded=True)
     for transport in ("socket", "backend"):
         communication.configure(Config(all_reduce=transport))
         sizes = [2, 0, 3][:world_size]
@@ -78,6 +81,13 @@ def test_ranks_agree_to_the_bit(ranks):
 def test_rounded_numbers_differ_by_their_rounding(ranks):
     error = (ranks[0]["rounded"] - ranks[0]["exact"]).abs().max() / ranks[0]["exact"].abs().max()
     assert 0 < error < 2**-7
+
+
+def test_numbers_that_travel_rounded_are_not_summed_rounded(ranks):
+    """bfloat16 has 256 and 258, but no 257: there 256 + 1 is 256, however often."""
+    for rank in ranks:
+        for shape in ((), (SMALL, 3)):
+            assert rank["counted", shape].unique().tolist() == [255 + len(ranks)]
 
 
 def test_a_group_sums_over_its_ranks_alone(ranks):

@@ -7,10 +7,11 @@ import torch
 
 import none
 import tp
-from agreement import TOLERANCE, gradient_error, worst
+from agreement import TOLERANCE, assert_same_evaluation, assert_same_steps, gradient_error, worst
 from breaks import BREAKS
-from measure import CLIP, DTYPES, LAYERS, measure
+from measure import CLIP, DTYPES, LAYERS, SYMBOLS, measure
 from processes import spawn
+from tp_layers import VocabParallelCrossEntropy
 
 # Defect -> the checks that must find it, and those that must not: what they say tells one defect from another.
 CAUGHT_BY = {
@@ -22,9 +23,19 @@ CAUGHT_BY = {
 }
 
 
+# Without a defect, in float64.
+CASES = {
+    "accumulated": {"accumulate": 3},
+    "by torch": {"all_reduce": "backend"},
+    "accumulated by torch": {"accumulate": 3, "all_reduce": "backend"},
+}
+HUGE = 1e4  # logits, whose exp is infinite
+
+
 def measure_tp(rank, world_size):
-    """By (defect, dtype), on one rank: without a defect, and with each."""
-    found = {}
+    """By (defect, dtype), on one rank: without a defect, and with each. And by case."""
+    found = {case: measure(tp, "float64", **changed) for case, changed in CASES.items()}
+    found["huge"] = loss_of_a_slice(rank, world_size)
     for dtype in DTYPES:
         found[None, dtype] = measure(tp, dtype)
         for name, mistake in BREAKS.items():
@@ -34,9 +45,27 @@ def measure_tp(rank, world_size):
     return found
 
 
+def huge_logits():
+    """Logits [7, V] and targets [7]."""
+    generator = torch.Generator().manual_seed(5)
+    return HUGE * torch.randn(7, SYMBOLS, generator=generator), torch.randint(SYMBOLS, (7,), generator=generator)
+
+
+def loss_of_a_slice(rank, world_size):
+    """Loss of each token, [7], and the gradient of this rank's slice of the logits, [7, ceil(V/R)]."""
+    logits, targets = huge_logits()
+    length = -(-SYMBOLS // world_size)
+    filled = torch.nn.functional.pad(logits, (0, world_size * length - SYMBOLS), value=float("-inf"))
+    mine = filled.split(length, dim=1)[rank].clone().requires_grad_()
+    losses = VocabParallelCrossEntropy.apply(mine, targets, rank * length, None)
+    losses.sum().backward()
+    return losses.detach(), mine.grad
+
+
 @pytest.fixture(scope="module")
 def whole():
-    return {dtype: measure(none, dtype) for dtype in DTYPES}
+    of_cases = {case: measure(none, "float64", **changed) for case, changed in CASES.items()}
+    return of_cases | {dtype: measure(none, dtype) for dtype in DTYPES}
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
@@ -65,6 +94,26 @@ def test_four_checks(ranks, whole, dtype):
     for check, tolerance in TOLERANCE[dtype].items():
         assert found[check] <= tolerance, f"{check} differ by {found[check]:.1e}, allowed {tolerance:.0e}"
     assert found["replicas"] == 0, "replicated parameters must be equal to the bit"
+    for rank in ranks:
+        assert_same_evaluation(rank[None, dtype], whole[dtype], dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_one_process_on_the_same_batch(ranks, whole, case):
+    for rank in ranks:
+        assert_same_steps(rank[case], whole[case], "float64")
+
+
+def test_the_sharded_loss_is_that_of_torch(ranks):
+    """Of logits so large that exp of them is infinite."""
+    logits, targets = huge_logits()
+    logits.requires_grad_()
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    expected.sum().backward()
+    for rank in ranks:
+        torch.testing.assert_close(rank["huge"][0], expected.detach())
+    gradient = torch.cat([rank["huge"][1] for rank in ranks], dim=1)[:, :SYMBOLS]
+    torch.testing.assert_close(gradient, logits.grad)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -28,9 +28,17 @@ def gradient_error(found, expected):
 
 
 def assert_same_steps(found, expected, dtype):
-    """Loss, norm and gradients of the first step, and the parameters after the last, are those expected."""
+    """Loss, norm and gradients of the first step, the parameters after the last, and the evaluation are as expected."""
     allowed = TOLERANCE[dtype]
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=allowed["loss"], atol=0)
     torch.testing.assert_close(found["norm"], expected["norm"], rtol=10 * allowed["loss"], atol=0)
     assert gradient_error(found, expected) <= allowed["gradients"]
     assert worst(found["parameters"], expected["parameters"]) <= allowed["parameters"]
+    assert_same_evaluation(found, expected, dtype)
+
+
+def assert_same_evaluation(found, expected, dtype):
+    """The validation loss is that expected, and no logit depends on a later character."""
+    allowed = TOLERANCE[dtype]
+    assert abs(found["validation"] / expected["validation"] - 1) <= allowed["parameters"]
+    assert found["earlier logits"] <= allowed["loss"] < found["later logits"]

@@ -1,57 +1,99 @@
-"""Five steps of a small model by a strategy: everything that the four checks compare."""
+"""Five steps of train.py with a small model, by a strategy: everything that the equality tests compare."""
+
+import random
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 import communication
 import sharding
+import train
+from batches import TextData
 from config import Config
 from model import build
 from rendezvous import gather
 from sharding import local
-from train import clip, make_optimizer
 
 LAYERS, SYMBOLS, STEPS, CLIP = 2, 27, 5, 0.05
 DTYPES = ("float64", "float32")
+ALPHABET = " abcdefghijklmnopqrstuvwxyz"
+# Its last 70 characters are the validation text: batches of 3, 1 and 1 rows, the last of 5 characters.
+TEXT = "".join(random.Random(7).choices(ALPHABET, k=700))
 
 
 def small(dtype, **changed):
-    sizes = {"layers": LAYERS, "heads": 4, "channels": 32, "block_size": 16, "batch_size": 5, "lr": 1e-3}
-    return Config(**{**sizes, "dtype": dtype, **changed})
+    sizes = {"layers": LAYERS, "heads": 4, "channels": 32, "block_size": 16, "batch_size": 5, "eval_batch_size": 3}
+    optimiser = {"steps": STEPS, "warmup": 2, "lr": 1e-3, "muon_lr": 1e-3, "clip": CLIP}
+    return Config(**{**sizes, **optimiser, "dtype": dtype, **changed})
 
 
 def measure(strategy, dtype, **changed):
     """Of the first step: loss, gradient norm, gradients, number of collectives by kind. Of the last: the number of
-    collectives, all parameters, and the replicated ones.
+    collectives, all parameters, and the replicated ones. Then the validation loss, and what logits depend on.
     """
+    trainer, losses, found = start(strategy, dtype, **changed), Losses(), {}
+
+    def look(shards, norm, limit):
+        if not found:
+            found.update(norm=norm, calls=dict(communication.calls))
+            found["gradients"] = whole({name: (shard, shard.parameter.grad) for name, shard in shards.items()})
+        clip(shards, norm, limit)
+
+    clip = train.clip
+    with patch.object(train, "clip", look):
+        for step in range(1, STEPS + 1):
+            communication.calls.clear()
+            found["last calls"] = trainer.step(step, losses)
+    found["loss"] = trainer.whole_loss(torch.tensor(losses[0], dtype=getattr(torch, dtype)))
+    found["parameters"] = whole({name: (shard, shard.parameter) for name, shard in trainer.shards.items()})
+    found["replicas"] = {
+        name: local(shard.parameter).detach().clone()
+        for name, shard in trainer.shards.items()
+        if shard.dimension is None
+    }
+    found["validation"] = trainer.evaluate()
+    found["earlier logits"], found["later logits"] = reads_the_future(trainer)
+    communication.configure(Config())
+    return found
+
+
+def start(strategy, dtype, **changed):
+    """A Trainer of a small model that is not fresh."""
     config = small(dtype, **changed)
+    communication.configure(config)
     model = build(config, SYMBOLS)
     disturb(model)
-    model = strategy.prepare(model, config)
-    shards = strategy.shards(model)
-    optimizer = make_optimizer(shards, config)
-    found = {}
-    for step in range(STEPS):
-        generator = torch.Generator().manual_seed(step)
-        tokens, targets = torch.randint(SYMBOLS, (2, config.batch_size, config.block_size), generator=generator)
-        communication.calls.clear()
-        shares = [each.tensor_split(config.accumulate) for each in strategy.local_batch(model, tokens, targets)]
-        loss = 0.0
-        for number, (inputs, labels) in enumerate(zip(*shares, strict=True), start=1):
-            loss += strategy.backward(model, inputs, labels, targets.numel(), number == config.accumulate)
-        norm = strategy.gradient_norm(model)
-        if step == 0:
-            found.update(norm=norm, calls=dict(communication.calls), loss=strategy.whole_loss(model, loss))
-            found["gradients"] = whole({name: (shard, shard.parameter.grad) for name, shard in shards.items()})
-        clip(shards, norm, CLIP)
-        optimizer.step()
-        optimizer.zero_grad()
-    found["last calls"] = dict(communication.calls)
-    found["parameters"] = whole({name: (shard, shard.parameter) for name, shard in shards.items()})
-    found["replicas"] = {
-        name: local(shard.parameter).detach().clone() for name, shard in shards.items() if shard.dimension is None
-    }
-    return found
+    return train.Trainer(config, strategy, model, TextData(TEXT, ALPHABET, config), torch.device("cpu"))
+
+
+class Losses(list):
+    """A journal that keeps the loss of each step."""
+
+    def stepped(self, loss, *_):
+        self.append(loss)
+
+
+def reads_the_future(trainer):
+    """By how much the logits before, and those after, the middle of the text change if the text does from there on."""
+    tokens = trainer.batches.batch(1)[0]  # [B, T]
+    middle = tokens.shape[1] // 2
+    other = torch.cat((tokens[:, :middle], (tokens[:, middle:] + 1) % SYMBOLS), dim=1)
+    change = (logits(trainer, tokens) - logits(trainer, other)).nan_to_num(0).abs()  # of padding: -inf less -inf
+    return change[:, :middle].max().item(), change[:, middle:].max().item()
+
+
+def logits(trainer, tokens):
+    """Those of this rank: of its share of the batch, its slice of the vocabulary. Of a stage of a pipeline that has no
+    head, what it passes on."""
+    found = []
+    (head,) = (layer for name, layer in trainer.model.named_modules() if name.split(".")[-1] == "head")
+    hook = head.register_forward_hook(lambda layer, inputs, output: found.append(local(output)))
+    with torch.no_grad():
+        mine = trainer.strategy.local_batch(trainer.model, tokens, tokens)
+        trainer.strategy.mean_loss(trainer.model, *mine, tokens.numel())
+    hook.remove()
+    return found[0]
 
 
 def whole(tensors):

@@ -1,0 +1,105 @@
+"""One process beside what this project did not write: torch's modules, its optimiser, formulas, sums by hand.
+
+The strategies' tests compare with one process, so what is proved here holds for them.
+"""
+
+import math
+
+import pytest
+import torch
+
+import none
+import reference
+from agreement import worst
+from config import Config
+from measure import STEPS, SYMBOLS, Losses, disturb, reads_the_future, small, start
+from model import build
+from muon import orthogonalise
+from train import schedule
+
+NANOGPT = {"model": "nanogpt", "optimizer": "adamw"}
+# The angles of rotary positions are made in float32, so model.py differs from the formula by their rounding.
+MODELS = {"gpt": ({}, reference.gpt, 1e-6), "nanogpt": (NANOGPT, reference.nanogpt, 1e-12)}
+HALF = math.sqrt(1 / 2)  # cos(45 degrees)
+# Flags -> the share of the highest rate in each step. The step after the last would be at `final_lr`.
+SHARES = {
+    ("linear", 2, 0.0, 6): [1 / 2, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5],
+    ("linear", 0, 0.5, 3): [7 / 8, 6 / 8, 5 / 8],
+    ("cosine", 1, 0.0, 4): [1, (1 + HALF) / 2, 1 / 2, (1 - HALF) / 2],
+    ("cosine", 0, 0.1, 1): [0.1 + 0.9 / 2],
+    ("linear", 4, 0.0, 3): [1 / 4, 2 / 4, 3 / 4],
+}
+WARM_UP_2_OF_5 = [1 / 2, 1, 3 / 4, 2 / 4, 1 / 4]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_loss_and_gradients(name):
+    changed, forward, tolerance = MODELS[name]
+    model = build(small("float64", **changed), SYMBOLS)
+    disturb(model)
+    tokens, targets = torch.randint(SYMBOLS, (2, 3, 11), generator=torch.Generator().manual_seed(0))
+    loss = none.mean_loss(model, tokens, targets, targets.numel())
+    loss.backward()
+    weights = {each: p.detach().clone().requires_grad_() for each, p in model.named_parameters()}
+    logits = forward(weights, tokens, heads=4)
+    expected = torch.nn.CrossEntropyLoss()(logits.flatten(0, 1), targets.flatten())
+    expected.backward()
+    torch.testing.assert_close(model(tokens), logits, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
+    greatest = max(weight.grad.abs().max() for weight in weights.values())
+    found = {each: p.grad for each, p in model.named_parameters()}
+    assert worst(found, {each: weight.grad for each, weight in weights.items()}, greatest) < tolerance
+
+
+def test_no_logit_depends_on_a_later_character():
+    earlier, later = reads_the_future(start(none, "float64"))
+    assert earlier < 1e-13 < later
+
+
+@pytest.mark.parametrize(("flags", "shares"), SHARES.items(), ids=str)
+def test_the_share_of_each_step(flags, shares):
+    decay, warmup, final_lr, steps = flags
+    config = Config(decay=decay, warmup=warmup, final_lr=final_lr, steps=steps)
+    assert [schedule(step, config) for step in range(1, steps + 1)] == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(("accumulate", "clip"), [(1, 0.05), (3, 0.05), (1, 1000)])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_steps_are_those_of_torch(optimizer, accumulate, clip):
+    """Five of train.py's, on a whole batch or in pieces; the matrices of the blocks by Muon, or all by AdamW."""
+    changed = {"clip": clip, "optimizer": optimizer, "steps": STEPS, "lr": 0.01, "muon_lr": 0.02, "weight_decay": 0.5}
+    trainer = start(none, "float64", accumulate=accumulate, **changed)
+    losses = Losses()
+    model = start(none, "float64").model
+    optimiser = reference.Optimiser(model, trainer.config)
+    for step, share in enumerate(WARM_UP_2_OF_5, start=1):
+        trainer.step(step, losses)
+        tokens, targets = trainer.batches.batch(step)
+        loss = torch.nn.CrossEntropyLoss()(model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        assert (norm > clip) == (clip < 1), "a gradient that is clipped, or one that is far from it"
+        optimiser.step(share)
+        assert losses[-1] == pytest.approx(loss.item(), rel=1e-9)
+    assert worst(dict(trainer.model.named_parameters()), dict(model.named_parameters())) < 1e-8
+
+
+def test_muon_makes_singular_values_about_1():
+    pieces = torch.randn(6, 8, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = orthogonalise(pieces)
+    torch.testing.assert_close(found, torch.stack([reference.by_singular_values(piece) for piece in pieces]))
+    values = torch.linalg.svdvals(found)
+    assert 0.65 < values.min() < values.max() < 1.25
+
+
+def test_the_validation_loss_is_a_sum_over_characters():
+    """Each but the first is a target once, and counts the same, whatever batch it is in."""
+    trainer = start(none, "float64")
+    text, block, losses = trainer.batches.validation, trainer.config.block_size, []
+    with torch.no_grad():
+        for begin in range(0, len(text) - 1, block):
+            piece = text[begin : begin + block + 1]
+            log = trainer.model(piece[None, :-1])[0].log_softmax(-1)  # [T, V]
+            losses += [-log[place, target].item() for place, target in enumerate(piece[1:])]
+    assert len(losses) == len(text) - 1
+    assert trainer.evaluate() == pytest.approx(sum(losses) / len(losses), rel=1e-12)
