@@ -1,6 +1,7 @@
 """Commands that make, change and remove a cluster."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from slurmbed.errors import UsageError
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH} gpus config ssh_port workspace")
+@with_settings(f"nodes {MADE_WITH} gpus config ssh_port workspace mount")
 @click.option("--timeline", is_flag=True, help="print where the time went")
 def up(settings: Settings, timeline: bool) -> None:
     """Start the cluster and wait until it is ready.
@@ -64,9 +65,18 @@ def down(settings: Settings) -> None:
 
 @click.command()
 @with_settings("adopt")
-def clean(settings: Settings) -> None:
+@click.option("--yes", is_flag=True, help="do not ask on a terminal")
+def clean(settings: Settings, yes: bool) -> None:
     """Remove the cluster's containers, volumes and network."""
-    Cluster(settings, say).clean()
+    cluster = Cluster(settings, say)
+    cluster.require_engine()
+    cluster.require_own()
+    if not cluster.snapshot.leftovers:
+        say(f"there is no cluster {settings.name}; slurmbed list shows those that are there")
+        return
+    if sys.stdin.isatty() and sys.stdout.isatty() and not yes:
+        click.confirm(f"Remove {settings.name} with its jobs, accounting and home directories?", abort=True)
+    cluster.clean()
     console.print(f"removed the containers, volumes and network of {settings.name}; workspace/ is as it was")
 
 

@@ -1,40 +1,79 @@
-"""Commands that look at a cluster, or into it."""
+"""Commands that look at clusters."""
 
-import os
-import sys
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from slurmbed.cli.console import console, say, show_nodes
 from slurmbed.cli.options import with_settings
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.readiness import USER
+from slurmbed.cluster.listing import Listed, clusters
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
 
 DAY = 24 * 3600  # seconds
+HEADINGS = ("NAME", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 @click.command()
 @with_settings()
-def status(settings: Settings) -> None:
-    """Show nodes and jobs."""
+@click.option("--json", "as_json", is_flag=True, help="print nodes and jobs as JSON")
+def status(settings: Settings, as_json: bool) -> None:
+    """Show nodes and jobs.
+
+    \b
+    slurmbed status
+    slurmbed status --json | jq '.nodes[].state'
+    """
     cluster = Cluster(settings, say)
     cluster.require_running()
-    show_nodes(cluster.name, cluster.slurm.nodes())
+    nodes = cluster.slurm.nodes()
+    if as_json:
+        jobs = [asdict(job) for job in cluster.slurm.all_jobs() if not job.is_over]
+        print_json({"name": cluster.name, "nodes": [asdict(node) for node in nodes], "jobs": jobs})
+        return
+    show_nodes(cluster.name, nodes)
     console.print(cluster.slurm.runner(["squeue"]).check().stdout.rstrip(), markup=False, highlight=False)
 
 
-@click.command()
-@with_settings()
-@click.option("--user", default=USER, show_default=True, help="alice, bob or root")
-def shell(settings: Settings, user: str) -> None:
-    """Open a shell on the login node."""
-    cluster = Cluster(settings, say)
-    cluster.require_running()
-    options = ("--interactive", *(["--tty"] if sys.stdin.isatty() else []))
-    argv = cluster.exec_argv(["bash", "-l"], user, options)
-    os.execvp(argv[0], argv)
+@click.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="print them as JSON")
+def list_clusters(as_json: bool) -> None:
+    """Show all clusters of this Docker engine, whoever made them."""
+    cluster = Cluster()
+    cluster.require_engine()
+    found = clusters(cluster.snapshot)
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    if not found:
+        say("there is no cluster; make one: slurmbed up")
+        return
+    rows = [HEADINGS, *map(row, found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for each in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(each, widths, strict=True)).rstrip())
+
+
+def row(cluster: Listed) -> tuple[str, ...]:
+    age = "" if cluster.created is None else in_words(time.time() - cluster.created)
+    nodes, workspace = str(cluster.nodes or ""), str(cluster.workspace or "")
+    return cluster.name, cluster.state, nodes, cluster.slurm, age, workspace
+
+
+def in_words(seconds: float) -> str:
+    """An age as `docker ps` gives it, in the largest unit of which there is one: 3 h."""
+    for unit, size in (("d", DAY), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(int(seconds), 0)} s"
 
 
 @click.command()
@@ -49,3 +88,16 @@ def logs(settings: Settings, service: str, follow: bool) -> None:
     if not cluster.compose.by_name(*arguments, timeout=DAY, capture=False).ok:
         services = ", ".join(sorted(cluster.snapshot.services))
         raise UsageError(f"no logs of {service or cluster.name}", f"services: {services}")
+
+
+@click.command("export-logs")
+@with_settings()
+@click.argument("folder", type=click.Path(path_type=Path))
+def export_logs(settings: Settings, folder: Path) -> None:
+    """Write the logs of all daemons and jobs, and what Slurm and Docker know, into FOLDER. No secret is in it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and not empty", "name a new folder")
+    cluster = Cluster(settings, say)
+    cluster.require()
+    written = cluster.export_logs(folder)
+    console.print(f"wrote {len(written)} files: {folder}", soft_wrap=True, highlight=False)

@@ -23,6 +23,8 @@ def setting(name: str) -> Callable:
         return click.option(dashed, default="slurmbed", envvar="SLURMBED_NAME", show_default=True, help=text)
     if name in FLAGS:
         return click.option(FLAGS[name], name, is_flag=True, default=None, help=text)
+    if name == "mount":
+        return click.option(dashed, type=click.Path(), multiple=True, help=text)
     kind = click.Choice(CHOICES[name]) if name in CHOICES else click.Path() if name in ("config", "workspace") else None
     return click.option(dashed, default=None, type=kind, help=text)
 
@@ -33,7 +35,7 @@ def with_settings(names: str = "") -> Callable:
 
     def decorate(function: Callable) -> Callable:
         def called(**values: Any) -> Any:
-            given = {name: value for name in chosen if (value := values.pop(name)) not in (None, "")}
+            given = {name: value for name in chosen if (value := values.pop(name)) not in (None, "", ())}
             return function(settings=checked(given), **values)
 
         command = update_wrapper(called, function)  # with the options that the function has already

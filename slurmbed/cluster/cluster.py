@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slurmbed.cluster import images
+from slurmbed.cluster.export import export
 from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
@@ -202,6 +203,10 @@ class Cluster:
                 self.exec_argv(["sh", "-c", script, "sh", file], USER, ["--interactive"]), timeout=120, stdin=held
             ).check()
         return self.workspace() / file
+
+    def export_logs(self, folder: Path) -> list[Path]:
+        """Write the logs of daemons and jobs, and what Slurm and the engine know, below ``folder``; the files."""
+        return list(export(self.engine, self.snapshot, folder))
 
     def require(self) -> None:
         """UsageError unless there is such a cluster."""

@@ -50,7 +50,8 @@ class Plan:
 
     @cached_property
     def overlay(self) -> dict:
-        made = with_arguments(overlay(self.slices, self.spec, self.labels, self.selinux))
+        shared = self.choices.shared
+        made = with_arguments(overlay(self.slices, self.spec, self.labels, shared, self.selinux))
         made["services"]["login"]["labels"][SSH_LABEL] = digest(self.ssh_key)
         return made
 
@@ -157,7 +158,7 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     now = choices_so_far(snapshot)
     asked = {
         key: value
-        for key in ("slurm", "torch", "launchers", "ssh_port", "workspace")
+        for key in ("slurm", "torch", "launchers", "ssh_port", "workspace", "mount")
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)

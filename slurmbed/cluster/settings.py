@@ -56,6 +56,26 @@ def folder(value: Path) -> Path:
     return path
 
 
+TAKEN = re.compile(
+    r"/|/(bin|boot|dev|etc|keys|lib\w*|proc|run|sbin|scratch|sys|usr|workspace|home/alice|home/bob|opt/launchers)(/.*)?"
+    r"|/(home|opt|root|tmp|var|var/lib)|/var/lib/(mysql|slurm)(/.*)?"
+)
+"""Folders of the containers that no folder of the host may cover."""
+
+
+def can_be_shared(path: Path) -> bool:
+    """Whether containers can have this folder of the host under the same path. Colons separate paths in variables."""
+    return not TAKEN.fullmatch(str(path)) and ":" not in str(path)
+
+
+def shared_folder(value: Path) -> Path:
+    """As ``folder``. ValueError if the containers have a folder of their own there."""
+    path = folder(value)
+    if not can_be_shared(path):
+        raise ValueError("containers cannot have a folder at this path; share another one, or use WORKSPACE")
+    return path
+
+
 def file(value: Path) -> Path:
     if not value.is_file():
         raise ValueError("no such file; name one like clusters/laptop.yaml")
@@ -110,6 +130,9 @@ class Settings(BaseModel):
     workspace: Annotated[Path, AfterValidator(folder)] | None = Field(
         default=None, description="folder of the host that nodes see as /workspace [default: workspace/ of the project]"
     )
+    mount: tuple[Annotated[Path, AfterValidator(shared_folder)], ...] | None = Field(
+        default=None, description="folder of the host that all nodes see under the same path; several times for several"
+    )
     retain: bool = Field(default=False, description="keep what a failed start leaves")
     adopt: bool = Field(default=False, description="use the cluster of this name although another clone made it")
     least_nodes: int = Field(default=0, exclude=True)
@@ -147,6 +170,7 @@ class Choices(BaseModel):
     launchers: bool = True
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
+    mount: tuple[Path, ...] = ()
     clone: Path = ROOT
     job_uid: int | None = None
     """uid of alice, as whom jobs run; None until it is made."""
@@ -156,6 +180,11 @@ class Choices(BaseModel):
     @property
     def flavour(self) -> str:
         return f"{self.slurm}-{self.torch}" + ("" if self.launchers else "-bare")
+
+    @property
+    def shared(self) -> tuple[Path, ...]:
+        """Folders of the host that login and the nodes see under the same path."""
+        return tuple(each for each in dict.fromkeys((self.workspace, *self.mount)) if can_be_shared(each))
 
     @property
     def suite(self) -> str:

@@ -1,6 +1,7 @@
 """What makes docker-compose.yml a cluster of N nodes, each with its slice of the host. Pure: values in, a dict out."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -20,9 +21,19 @@ NODES_IN_BASE_FILE = 2
 
 
 def overlay(
-    slices: Sequence[Slice], spec: ClusterSpec | None, labels: Mapping[str, str], selinux: bool = False
+    slices: Sequence[Slice],
+    spec: ClusterSpec | None,
+    labels: Mapping[str, str],
+    shared: Sequence[Path] = (),
+    selinux: bool = False,
 ) -> dict:
-    """The overlay; ``labels`` go on every container. ``selinux``: containers may use what has their label alone."""
+    """The overlay.
+
+    Args:
+        labels: go on every container.
+        shared: folders of the host that login and the nodes see under the same paths.
+        selinux: containers may use what has their label alone.
+    """
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
     services: dict[str, dict] = {name: {} for name in SERVICES}
     for number, part in enumerate(slices, start=1):
@@ -34,6 +45,7 @@ def overlay(
         services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
     if spec:
         add_spec(services, spec)
+    share(services, shared)
     if selinux:
         relabel(services)
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
@@ -111,6 +123,14 @@ def relabel(services: dict[str, dict]) -> None:
         base = () if name in ("db", "slurmdbd", "slurmctld") else (workspace,)
         if mounts := (*base, *service.get("volumes", ())):
             service["volumes"] = [{**mount, "bind": {"create_host_path": False, "selinux": "z"}} for mount in mounts]
+
+
+def share(services: dict[str, dict], folders: Sequence[Path]) -> None:
+    """Give login and the nodes folders of the host under the same paths."""
+    mounts = [bind(str(each), str(each), read_only=False) for each in folders]
+    for name, service in services.items():
+        if mounts and name not in ("db", "slurmdbd", "slurmctld"):
+            service["volumes"] = [*service.get("volumes", ()), *mounts]
 
 
 def verbatim(values: Mapping) -> dict:

@@ -21,7 +21,11 @@ SSH_PORT_INSIDE = 22
 
 @dataclass(frozen=True)
 class Container:
-    """A container; ``state`` as Docker says, ``status`` for people, ``mounts`` from its folders to the host's."""
+    """A container.
+
+    ``state`` is Docker's word, ``status`` is for people, ``mounts`` maps its folders to the host's, ``created`` is in
+    seconds since the epoch.
+    """
 
     name: str
     project: str
@@ -32,6 +36,7 @@ class Container:
     labels: Mapping[str, str]
     mounts: Mapping[str, str]
     ssh_port: int | None = None
+    created: int = 0
 
     @classmethod
     def read(cls, listed: Mapping[str, Any]) -> "Container":
@@ -48,6 +53,7 @@ class Container:
             labels=labels,
             mounts={each["Destination"]: each.get("Source", "") for each in listed["Mounts"] or ()},
             ssh_port=ports.get(SSH_PORT_INSIDE),
+            created=listed.get("Created", 0),
         )
 
     @property

@@ -64,6 +64,10 @@ class Slurm:
         """
         return self._with_forgotten(job_id, *self._show(job_id))
 
+    def all_jobs(self) -> list[Job]:
+        """All jobs that slurmctld knows: those that are not over, and those that ended within MinJobAge."""
+        return parse_jobs(self.runner(SHOW_JOB).check().stdout)
+
     def job(self, job_id: str) -> Job:
         """The job; of an array or a heterogeneous job the one that decides on the whole.
 

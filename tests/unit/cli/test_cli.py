@@ -16,6 +16,7 @@ from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.project import ROOT
 
+COMMANDS_ALONE = {"init", "list", "exec", "env", "export-logs", "config"}  # no target of make's
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -42,7 +43,7 @@ def test_makes_words_are_options():
 
 
 def test_every_target_of_the_makefile_is_a_command():
-    assert in_make("TARGETS") == set(cli.COMMANDS) - {"init"}
+    assert in_make("TARGETS") == set(cli.COMMANDS) - COMMANDS_ALONE
     assert in_make("FOR_DEVELOPERS") == set(DEV_COMMANDS)
     for target in (*in_make("TARGETS"), *in_make("FOR_DEVELOPERS")):
         assert f"#: make {target}" in MAKEFILE
@@ -91,6 +92,11 @@ def test_a_shell_completes_commands_and_choices():
         (["up", "--node=3"], "No such option '--node'"),
         (["up", "RETAIN=yes"], "RETAIN=yes: not known\nRETAIN=1 for yes"),
         (["up", "WORKSPACE=/no/such"], "WORKSPACE=/no/such: not a folder"),
+        (["up", "MOUNT=/usr"], "MOUNT=/usr: containers cannot have a folder at this path"),
+        (["up", "MOUNT=/no/such"], "MOUNT=/no/such: not a folder"),
+        (["config", "check", "/no/such"], "CONFIG=/no/such: No such file"),
+        (["exec"], "Missing argument 'ARGUMENTS...'"),
+        (["export-logs", str(ROOT)], "is there and not empty"),
         (["up", "CONFIG=/no/such"], "CONFIG=/no/such: no such file"),
         (["upp"], "there is no command 'upp'\ndid you mean up?"),
         (["scale"], "needs the number of nodes"),

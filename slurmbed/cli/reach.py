@@ -1,0 +1,86 @@
+"""Commands that reach into a cluster: a shell, one command, and what makes Slurm's commands work on the host."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from slurmbed.cli.console import say
+from slurmbed.cli.options import with_settings
+from slurmbed.cluster import access
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.readiness import USER
+from slurmbed.cluster.settings import Settings
+from slurmbed.errors import UsageError
+
+user_option = click.option("--user", default=USER, show_default=True, help="alice, bob or root")
+
+
+@click.command()
+@with_settings()
+@user_option
+def shell(settings: Settings, user: str) -> None:
+    """Open a shell on the login node."""
+    cluster = Cluster(settings, say)
+    cluster.require_running()
+    replace_by(cluster.exec_argv(["bash", "-l"], user, streams()))
+
+
+@click.command(name="exec", context_settings={"ignore_unknown_options": True})
+@with_settings()
+@user_option
+@click.option("--node", default="login", show_default=True, help="where: login, node-2, or another service")
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(settings: Settings, user: str, node: str, arguments: tuple[str, ...]) -> None:
+    """Run a command in the cluster, with its streams and exit status.
+
+    It starts in the current folder if the cluster sees it, else in /workspace.
+
+    \b
+    slurmbed exec -- srun -N2 hostname
+    slurmbed exec --node node-2 --user root -- ss -tlnp
+    """
+    cluster = Cluster(settings, say)
+    cluster.require_running()
+    services = cluster.snapshot.services
+    if node not in services:
+        raise UsageError(f"the cluster {cluster.name} has no {node}", f"choose from {', '.join(sorted(services))}")
+    here = Path.cwd().resolve()
+    inside = next((str(here) for each in cluster.choices().shared if here.is_relative_to(each)), "/workspace")
+    workdir = inside if node == "login" or node.startswith("node-") else "/"
+    container = services[node].name
+    replace_by(["docker", "exec", "--user", user, "--workdir", workdir, *streams(), container, *arguments])
+
+
+def streams() -> list[str]:
+    return ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
+
+
+def replace_by(argv: list[str]) -> None:
+    """Become the command, so that its exit status is this one's."""
+    os.execvp(argv[0], argv)
+
+
+@click.command()
+@with_settings()
+@user_option
+@click.option("--ssh-config", is_flag=True, help="print a Host entry for ~/.ssh/config instead")
+def env(settings: Settings, user: str, ssh_config: bool) -> None:
+    """Print what makes sbatch, srun, squeue and others work on this machine, for a shell to evaluate.
+
+    They run in the cluster, in the current folder, with this shell's environment and streams. The cluster must see the
+    folder: it sees its workspace, and what `slurmbed up --mount DIR` shares.
+
+    \b
+    eval "$(slurmbed env)" && sbatch --wait -N2 --wrap 'srun hostname'
+    slurmbed env --ssh-config >>~/.ssh/config && ssh slurmbed squeue
+    """
+    cluster = Cluster(settings, say)
+    cluster.require_running()
+    if ssh_config:
+        click.echo(access.ssh_config(cluster, user), nl=False)
+        return
+    for name, value in access.environment(cluster, user, os.environ).items():
+        click.echo(f"export {name}={shlex.quote(value)}")

@@ -1,0 +1,80 @@
+"""Everything that tells why something went wrong, in one folder: `slurmbed export-logs`. No secret is in it."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurmbed.engine.client import Engine
+from slurmbed.engine.snapshot import Snapshot
+from slurmbed.errors import SlurmbedError
+
+LINES = 5000  # of a container's log
+TIMEOUT = 30  # seconds for one question
+JOB_LOG = 1 << 20  # bytes of a job's log, its last ones
+
+SLURM: dict[str, Sequence[str]] = {
+    "jobs.txt": ("scontrol", "show", "job"),
+    "nodes.txt": ("scontrol", "show", "node"),
+    "partitions.txt": ("scontrol", "show", "partition"),
+    "config.txt": ("scontrol", "show", "config"),
+    "sdiag.txt": ("sdiag",),
+    "sinfo.txt": ("sinfo", "--list-reasons", "--long"),
+    "squeue.txt": ("squeue", "--states=all", "--long"),
+    "accounting.txt": ("sacct", "--allusers", "--starttime=now-7days", "--long", "--parsable2"),
+    "slurm.conf": ("cat", "/etc/slurm/slurm.conf"),
+}
+"""Name of a file to the command that prints it, as root where slurmctld is."""
+
+JOB_LOGS = ("scontrol", "--json", "show", "job")
+"""Tells where the logs of the jobs are that slurmctld still knows."""
+
+
+def export(engine: Engine, snapshot: Snapshot, folder: Path) -> Iterator[Path]:
+    """Write the files, and give the path of each.
+
+    A question that gets no answer leaves a file that says so: this is for clusters that do not work.
+    """
+    inspected = [clean(engine.inspect(each.name)) for each in snapshot.containers]
+    yield write(folder / "containers.json", json.dumps(inspected, indent=1))
+    for each in snapshot.containers:
+        yield write(folder / "daemons" / f"{each.service}.log", engine.logs(each.name, LINES))
+    running = {each.service: each.name for each in snapshot.containers if each.is_running}
+    if "slurmctld" in running:
+        for name, argv in SLURM.items():
+            yield write(folder / "slurm" / name, answer(engine, running["slurmctld"], argv))
+        if "login" in running:
+            yield from job_logs(engine, running["slurmctld"], running["login"], folder / "jobs")
+
+
+def answer(engine: Engine, container: str, argv: Sequence[str], user: str = "root") -> str:
+    try:
+        return engine.exec(container, argv, user=user, timeout=TIMEOUT).output
+    except SlurmbedError as error:
+        return f"no answer: {error}\n"
+
+
+def job_logs(engine: Engine, controller: str, login: str, folder: Path) -> Iterator[Path]:
+    """The end of each job's log, read as the job's user."""
+    try:
+        jobs = json.loads(answer(engine, controller, JOB_LOGS))["jobs"]
+    except ValueError:  # the file jobs.txt says why
+        return
+    for job in jobs:
+        for path in dict.fromkeys(filter(None, (job["standard_output"], job["standard_error"]))):
+            name = f"{job['job_id']}-{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(path).name)}"
+            text = answer(engine, login, ["tail", "-c", str(JOB_LOG), path], job["user_name"])
+            yield write(folder / name, text)
+
+
+def clean(inspected: dict) -> dict:
+    """What `docker inspect` prints, without what a container's environment may hold."""
+    config = dict(inspected["Config"])
+    config["Env"] = [each.partition("=")[0] + "=..." for each in config.get("Env") or ()]
+    return {**inspected, "Config": config}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

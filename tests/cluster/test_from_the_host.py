@@ -1,0 +1,159 @@
+"""Slurm's commands on the host, and what the host can know of a cluster."""
+
+import base64
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import engine, jobs
+from harness.commands import make, typed_environment
+from harness.internals import ROOT
+from harness.names import NAME
+from slurmbed.wait import Pending, wait_until
+
+SLURMBED = (sys.executable, "-c", "from slurmbed.cli.main import main; main()")
+
+
+def slurmbed(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
+    argv = [*SLURMBED, words[0], "--name", NAME, *words[1:]]
+    env = {**typed_environment(), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, input=stdin, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def shell(cluster, workspace):
+    """Start a shell command on the host, in the workspace, after `eval "$(slurmbed env)"`."""
+    exports = slurmbed("env")
+    assert exports.returncode == 0, exports.stderr
+
+    def shell(command: str, **options) -> subprocess.Popen:
+        argv = ["bash", "-c", f"{exports.stdout}\n{command}"]
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(argv, cwd=workspace, env=typed_environment(), text=True, **options)
+
+    return shell
+
+
+def test_sbatch_and_srun_work_in_a_shared_folder_under_its_own_path(shell, workspace):
+    typed = """
+        export GREETING='good morning'
+        sbatch --wait -N2 --output=runs/from-the-host.log --wrap 'srun hostname; echo $GREETING; pwd' || exit
+        srun --ntasks=1 tr a-z A-Z
+        srun --ntasks=1 sh -c 'exit 7'"""
+    with shell(typed) as command:
+        said, errors = command.communicate("typed here\n", timeout=180)
+    assert command.returncode == 7, errors
+    assert said.splitlines()[-1] == "TYPED HERE"
+    *nodes, greeting, folder = (workspace / "runs" / "from-the-host.log").read_text().splitlines()
+    assert sorted(nodes) == ["node-1", "node-2"]
+    assert (greeting, folder) == ("good morning", str(workspace))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_job_step(shell, cluster, workspace, number):
+    """To the whole process group, as a terminal sends Ctrl-C; srun wants two of those within a second."""
+    mark = workspace / "runs" / f"step-{number.name}"
+    with shell(f"exec srun --ntasks=1 sh -c 'echo >{mark}; sleep 600'", start_new_session=True) as command:
+        wait_until_there(mark)
+        deadline = time.monotonic() + 120
+        while command.poll() is None and time.monotonic() < deadline:
+            os.killpg(command.pid, number)
+            time.sleep(0.3)
+        assert command.wait(timeout=30) != 0
+    jobs.wait_until_idle(cluster)
+
+
+def wait_until_there(path: Path) -> None:
+    def check() -> None:
+        if not path.exists():
+            raise Pending("not there")
+
+    wait_until(check, what=str(path), timeout=120)
+
+
+def test_srun_has_the_terminal_of_the_caller(shell):
+    ours, theirs = pty.openpty()
+    try:
+        with shell("srun --pty sh -c 'tty; exit 3'", stdin=theirs, stdout=theirs, stderr=theirs) as command:
+            assert command.wait(timeout=120) == 3
+        assert "/dev/pts/" in os.read(ours, 1000).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_exec_runs_on_any_service_with_input_and_exit_status(cluster):
+    done = slurmbed(
+        "exec", "--node", "node-2", "--user", "root", "--", "sh", "-c", "hostname; id -un; cat; exit 5", stdin="in"
+    )
+    assert (done.stdout.split(), done.returncode) == (["node-2", "root", "in"], 5)
+    refused = slurmbed("exec", "--node", "node-9", "true")
+    assert refused.returncode == 2
+    assert "choose from db, login, node-1, node-2" in refused.stderr
+
+
+def test_status_and_list_are_there_for_programs(cluster, submit):
+    submit(cluster, "--hold", "--job-name=held")
+    found = json.loads(slurmbed("status", "--json").stdout)
+    assert [node["name"] for node in found["nodes"]] == ["node-1", "node-2"]
+    assert [job["name"] for job in found["jobs"]] == ["held"]
+    argv = [*SLURMBED, "list", "--json"]
+    listed = json.loads(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout)
+    [this] = [each for each in listed if each["name"] == NAME]
+    assert (this["state"], this["nodes"]) == ("running", 2)
+
+
+SECRETS = {
+    "slurmctld": ("/keys/munge/munge.key", "/keys/jwt/jwt_hs256.key"),
+    "db": ("/keys/db/password",),
+    "login": ("/keys/ssh/ssh_host_ed25519_key", "/home/alice/.ssh/id_ed25519"),
+}
+
+
+def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(cluster, workspace, tmp_path, run_job):
+    job, _ = run_job("--wrap", "echo the job said this")
+    done = slurmbed("export-logs", str(tmp_path / "bundle"))
+    assert done.returncode == 0, done.stderr
+    files = {
+        str(each.relative_to(tmp_path / "bundle")): each.read_bytes() for each in (tmp_path / "bundle").rglob("*.*")
+    }
+    assert b"the job said this" in next(text for name, text in files.items() if name.startswith(f"jobs/{job.id}-"))
+    assert b"slurmctld version" in files["daemons/slurmctld.log"]
+    assert b"NodeName=node-2" in files["slurm/nodes.txt"]
+    assert f"JobId={job.id}".encode() in files["slurm/jobs.txt"]
+    assert b"ClusterName=slurmbed" in files["slurm/slurm.conf"]
+    for service, paths in SECRETS.items():
+        for path in paths:
+            encoded = engine.execute(cluster, service, ["base64", "--wrap=0", path]).check().stdout
+            secret = base64.b64decode(encoded)
+            for form in (
+                secret.strip(),
+                secret.strip().splitlines()[min(1, secret.strip().count(b"\n"))],
+                encoded.encode(),
+            ):
+                assert not [name for name, text in files.items() if form in text], path
+    assert slurmbed("export-logs", str(tmp_path)).returncode == 2
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="this machine has no ssh")
+def test_the_ssh_configuration_opens_the_login_node(cluster, tmp_path):
+    config = tmp_path / "config"
+    env = {**typed_environment(), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    argv = [*SLURMBED, "env", "--name", NAME, "--ssh-config", "--user", "bob"]
+    config.write_text(subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout)
+    ssh = ["ssh", "-F", str(config), "-o", "BatchMode=yes", NAME, "id -un; squeue --noheader"]
+    done = subprocess.run(ssh, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["bob"]), done.stderr
+
+
+def test_clean_of_a_name_that_is_not_there_says_so(cluster):
+    done = make("clean", f"NAME={NAME}-misspelled")
+    assert f"there is no cluster {NAME}-misspelled" in done.stderr

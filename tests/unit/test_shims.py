@@ -1,0 +1,99 @@
+"""The commands for PATH on the host, with a `docker` that tells how it was called."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurmbed.project import ROOT
+
+SHIMS = ROOT / "scripts" / "shims"
+DOCKER = """#!/bin/sh
+printf '%s\\n' "$@" >"$CALLS"
+cat
+exit 7
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    """call("sbatch", words...) in the folder ``shared/deep``: its result, and the words that docker got."""
+    folder, fakes = tmp_path / "shared" / "deep", tmp_path / "fakes"
+    folder.mkdir(parents=True)
+    fakes.mkdir()
+    (fakes / "docker").write_text(DOCKER)
+    (fakes / "docker").chmod(0o755)
+
+    def call(
+        command: str, *words: str, cwd: Path = folder, **more: str
+    ) -> tuple[subprocess.CompletedProcess, list[str]]:
+        chosen = {"SLURMBED_LOGIN": "c-login-1", "SLURMBED_USER": "alice", "SLURMBED_SHARED": f"/a b:{tmp_path}/shared"}
+        env = {"PATH": f"{SHIMS}:{fakes}:{os.defpath}", "CALLS": str(tmp_path / "calls"), **chosen, **more}
+        done = subprocess.run(
+            [command, *words], cwd=cwd, env=env, input="typed\n", capture_output=True, text=True, timeout=60
+        )
+        calls = tmp_path / "calls"
+        return done, calls.read_text().splitlines() if calls.exists() else []
+
+    return call
+
+
+def test_every_command_is_the_one_script():
+    for name in ("sbatch", "srun", "salloc", "squeue", "sacct", "sacctmgr", "scancel", "sinfo", "scontrol", "sattach"):
+        assert (SHIMS / name).samefile(ROOT / "scripts" / "shim")
+    assert (ROOT / "scripts" / "shim").stat().st_mode & stat.S_IXOTH
+
+
+def test_the_command_runs_in_the_callers_folder_with_its_words_input_and_exit_status(call, tmp_path):
+    done, words = call("srun", "-N2", "sh", "-c", "echo it's $HOME")
+    assert words[:4] == ["exec", "--user=alice", f"--workdir={tmp_path}/shared/deep", *words[3:4]]
+    assert words[-3:] == ["sh", "-c", "echo it's $HOME"]
+    assert words.index("c-login-1") < words.index("srun")
+    assert (done.stdout, done.returncode) == ("typed\n", 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "reads"),
+    [
+        ("srun cat", True),
+        ("sbatch -N2", True),
+        ("sbatch -o out.txt", True),
+        ("sbatch --parsable job.sh 3", False),
+        ("sbatch --wrap hostname", False),
+        ("sbatch --wrap=hostname", False),
+        ("scontrol show job", False),
+        ("scontrol", True),
+        ("squeue", False),
+    ],
+)
+def test_only_a_command_that_reads_its_input_takes_it(call, tmp_path, words, reads):
+    """`while read seed; do sbatch job.sh $seed; done <seeds` goes through all of them."""
+    folder = tmp_path / "shared"
+    (folder / "job.sh").write_text("#!/bin/sh\nhostname\n")
+    (folder / "out.txt").write_text("an earlier job's\n")
+    done, _ = call(*words.split(), cwd=folder)
+    assert done.stdout == ("typed\n" if reads else "")
+
+
+def test_the_callers_variables_go_along_but_not_those_of_the_machine(call):
+    _, words = call(
+        "sbatch", SEED="3", HOME="/root", LD_PRELOAD="", DOCKER_CONFIG="/x", **{"BASH_FUNC_f%%": "() { :; }"}
+    )
+    passed = {word.removeprefix("--env=") for word in words if word.startswith("--env=")}
+    assert "SEED" in passed
+    assert not passed & {"PATH", "HOME", "LD_PRELOAD", "DOCKER_CONFIG", "SLURMBED_LOGIN", "BASH_FUNC_f%%"}
+
+
+def test_a_folder_that_the_cluster_does_not_see_is_refused_with_what_to_do(call, tmp_path):
+    for cwd in (tmp_path, tmp_path / "fakes"):
+        done, words = call("squeue", cwd=cwd)
+        assert (done.returncode, words) == (2, [])
+        assert f"the cluster does not see {cwd}: slurmbed up --mount '{cwd}'" in done.stderr
+
+
+def test_without_a_cluster_it_says_how_to_choose_one(call):
+    done, words = call("squeue", SLURMBED_LOGIN="")
+    assert (done.returncode, words) == (2, [])
+    assert 'eval "$(slurmbed env)"' in done.stderr
