@@ -7,6 +7,7 @@ from slurmbed.cli.main import Commands, run
 COMMANDS = {
     "test": ("dev.suites:test", "lint and all tests"),
     "test-launchers": ("dev.suites:test_launchers", "the whole matrix of launchers"),
+    "mutate": ("dev.mutate:mutate", "does a test find each of many mistakes in the training programs?"),
     "bench": ("dev.bench:bench", "how fast: ratios measured in one run"),
     "bench-train": ("dev.bench_train:bench_train", "training: tokens a second, and seconds to a loss"),
 }

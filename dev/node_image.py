@@ -1,0 +1,38 @@
+"""The training tests run in the image of a node, which has torch: the image, and pytest in it."""
+
+import os
+from pathlib import Path
+
+from dev import testrun
+from slurmbed.cli.console import say
+from slurmbed.cluster import images
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.settings import Settings
+
+# What torch and oneDNN use of a CPU, if set where `make test` runs: the lowest are ATEN_CPU_CAPABILITY=default and
+# ONEDNN_MAX_CPU_ISA=SSE41.
+INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+ENVIRONMENT = (*INSTRUCTION_SETS, "PYTHONDONTWRITEBYTECODE=1", "HOME=/tmp", "OMP_NUM_THREADS=1")
+
+
+def built() -> str:
+    """The name of the image, built if it is not there."""
+    cluster = Cluster(Settings(name=testrun.name()), say)
+    plan = cluster.plan()
+    cluster.build(plan)
+    return images.image("node", plan.choices)
+
+
+def pytest(image: str, source: Path, label: str, *arguments: str) -> list[str]:
+    """The command that runs tests of the folder ``source``, as an unprivileged user without a network.
+
+    Args:
+        label: the end of the container's name, after this run's.
+    """
+    return [
+        *("docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "512m"),
+        *("--name", f"{testrun.name()}-{label}"),
+        *("--user", f"{os.getuid() or 1000}", "--volume", f"{source}:/src:ro", "--workdir", "/src"),
+        *(word for variable in ENVIRONMENT for word in ("--env", variable)),
+        *(image, "python3", "-m", "pytest", "-p", "no:cacheprovider", *arguments),
+    ]

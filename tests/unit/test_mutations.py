@@ -1,0 +1,17 @@
+"""The list of `make mutate` fits the programs that it is about."""
+
+import pytest
+
+from dev.mutate import TESTS, mutations
+from slurmbed.project import ROOT
+
+
+@pytest.mark.parametrize("mutation", mutations(), ids=lambda each: each.name)
+def test_a_mutation_can_be_made_and_its_test_is_there(mutation):
+    assert mutation.mutated() != (ROOT / "workspace" / mutation.file).read_text()
+    file, _, test = mutation.test.partition("::")
+    assert f"def {test.partition('[')[0]}(" in (ROOT / TESTS / file).read_text()
+
+
+def test_a_few_are_made_by_make_test():
+    assert 4 <= sum(mutation.short for mutation in mutations()) <= 8
