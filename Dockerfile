@@ -42,7 +42,7 @@ FROM control-packages AS control
 COPY --from=seed --chown=slurm: /seed/state /var/lib/slurm/slurmctld
 RUN sed -i 's/^hosts:.*/hosts: dns files/' /etc/nsswitch.conf # see slurmctld in docker-compose.yml
 COPY configs/ /
-COPY --chmod=755 scripts/entrypoint /usr/local/bin/
+COPY --chmod=755 scripts/entrypoint scripts/mail-to-file /usr/local/bin/
 # What is removed, here and below: a base image made from expired lists of packages (scripts/base-image) has it.
 RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

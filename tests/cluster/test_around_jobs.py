@@ -1,15 +1,28 @@
-"""What Slurm runs around jobs: nothing of a job outlives it, nothing else is touched."""
+"""What Slurm does around jobs: it ends what they leave, and nothing else; mail, logs, jobs at given times."""
+
+import re
 
 import pytest
 
 from harness import engine
 from harness.jobs import until
+from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
 
 # A program that a job starts and forgets, deaf to what a shell's end sends it; each test's has a number of its own.
 DETACHED = "setsid --fork nohup sleep {} </dev/null >/dev/null 2>&1"
 # As a daemon that nothing but SIGKILL ends.
 DEAF = "setsid --fork bash -c 'trap \"\" TERM HUP; exec -a deaf-{} sleep 600' </dev/null >/dev/null 2>&1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def crontab(cluster):
+    """Set before the other tests, so that the minute has begun when the last one waits for it. They are on node-1."""
+    words = ("scrontab", "-")
+    text = "#SCRON --nodelist=node-2\n#SCRON --output=/dev/null\n* * * * * echo $SLURM_JOB_ID >~/at-each-minute\n"
+    engine.execute(cluster, "login", words, user="alice", stdin=text).check()
+    yield
+    cluster.slurm.runner(["scrontab", "-r"]).check()
 
 
 def running(cluster, pattern: str) -> bool:
@@ -57,3 +70,44 @@ def test_another_user_and_daemons_are_spared(cluster, run_job):
         assert all(running(cluster, daemon) for daemon in (".*munged .*", ".*slurmd .*", ".*sshd.*"))
     finally:
         engine.execute(cluster, "node-1", ["pkill", "--full", "--exact", "sleep 98765"])
+
+
+def test_mail_goes_to_a_file_in_the_users_home(cluster, run_job):
+    job, _ = run_job("--mail-type=END", "--mail-user=alice@example.org", "--wrap", "true")
+
+    def mail_came() -> None:
+        mail = cluster.slurm.runner(["sh", "-c", "cat ~/mail"]).check().stdout
+        if not re.search(
+            rf"^To: alice@example.org\nSubject: Slurm Job_id={job.id} Name=wrap Ended", mail, re.MULTILINE
+        ):
+            raise Pending(mail)
+
+    wait_until(mail_came, what="mail", timeout=60)
+    assert "Permission denied" in cluster.as_user("bob")(["cat", "/var/mail/alice"]).stderr
+
+
+def test_logs_have_what_slurmstepd_says_and_nothing_twice(cluster):
+    cluster.slurm.runner(["srun", "--nodelist=node-1", "no-such-program"])
+
+    def logged() -> str:
+        text = engine.logs(cluster, "node-1", engine.started_at(cluster, "node-1"))
+        if "error: execve(): no-such-program" not in text:
+            raise Pending(last_lines(text))
+        return text
+
+    text = wait_until(logged, what="the log of slurmstepd", timeout=60)
+    assert len(re.findall("slurmd version .* started", text)) == 1
+    assert "hwloc" not in text
+
+
+def test_scrontab_runs_jobs_at_given_times(cluster):
+    def ran() -> str:
+        job_id = cluster.slurm.runner(["sh", "-c", "cat ~/at-each-minute"]).stdout.strip()
+        if not job_id:
+            raise Pending("not yet")
+        return job_id
+
+    job_id = wait_until(ran, what="the job of the next minute", timeout=180)
+    shown = cluster.slurm.runner(["scontrol", "show", "job", job_id]).check().stdout
+    assert "CronJob=Yes" in shown
+    cluster.slurm.runner(["sh", "-c", "command -v ${EDITOR:-vi}"]).check()

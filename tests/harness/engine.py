@@ -73,6 +73,11 @@ def on_login(cluster, words: Sequence[str], timeout: float, user: str = "alice")
     return execute(cluster, "login", words, user=user, options=("--workdir", "/workspace"), timeout=timeout)
 
 
+def logs(cluster, service: str, since: str) -> str:
+    """What a service has printed since then, in whatever form Docker gives its times."""
+    return run(["docker", "logs", "--since", since, container(cluster, service)], timeout=60).check().output
+
+
 def restart(cluster, service: str) -> None:
     docker("restart", "--time", "2", container(cluster, service))
 
