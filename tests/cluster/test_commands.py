@@ -47,18 +47,18 @@ def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(cluster,
 
     The strategies that are left out are compared with none by the lessons.
     """
-    done = make("compare", f"NAME={NAME}", "STEPS=6", "STRATEGIES=none,fsdp,pp,hybrid", f"TEXT={workspace / TEXT}")
+    done = make("compare", f"NAME={NAME}", "STEPS=6", "STRATEGIES=none,pp,hybrid", f"TEXT={workspace / TEXT}")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.split("the same batches by every strategy")[1].splitlines()]
     table = {row[0]: row[1:] for row in rows if len(row) == 8}
-    assert list(table) == ["none", "fsdp", "pp", "hybrid"]
+    assert list(table) == ["none", "pp", "hybrid"]
     for name, (ranks, nodes, *_, difference) in table.items():
         assert ranks == nodes == {"none": "1", "hybrid": "4"}.get(name, "2")
         assert name == "none" or abs(float(difference)) < 1e-3, f"{name} does not train the model that none does"
     report = done.stdout.split("report: ")[1].strip()
     assert "/runs/compare-" in report
     written = Path(report).read_text()
-    assert "fsdp" in written
+    assert "hybrid" in written
     assert written.count("base64,") == len(table) + 2, "losses, a timeline of each, shard maps"
 
 

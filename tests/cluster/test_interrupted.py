@@ -24,12 +24,12 @@ MAKE = ("make", "--silent", "up")
 class Command:
     """`up` in the background; what it says goes to a file, as in CI."""
 
-    def __init__(self, folder: Path, argv: tuple[str, ...] = SLURMBED, number: int = 0):
+    def __init__(self, folder: Path, argv: tuple[str, ...], number: int, size: tuple[str, ...]):
         self.log = folder / f"{number}.log"
         with self.log.open("w") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             options = {"cwd": ROOT, "env": typed_environment(), "start_new_session": True}
-            self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *SMALL], **streams, **options)
+            self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *size], **streams, **options)
 
     def said(self) -> str:
         return self.log.read_text()
@@ -50,8 +50,8 @@ class Command:
 def start(image, tmp_path):
     commands = []
 
-    def begin(argv: tuple[str, ...] = SLURMBED) -> Command:
-        commands.append(Command(tmp_path, argv, len(commands)))
+    def begin(argv: tuple[str, ...] = SLURMBED, size: tuple[str, ...] = SMALL) -> Command:
+        commands.append(Command(tmp_path, argv, len(commands), size))
         return commands[-1]
 
     yield begin
@@ -59,6 +59,18 @@ def start(image, tmp_path):
         if command.process.poll() is None:
             command.process.kill()
     make_cluster(STOPPED).clean()
+
+
+@pytest.fixture
+def never_ready(tmp_path) -> tuple[str]:
+    """The size of a cluster whose first job does not begin, so that there is time to stop its start."""
+    prolog = tmp_path / "hooks" / "prolog.d" / "wait"
+    prolog.parent.mkdir(parents=True)
+    prolog.write_text("#!/bin/sh\nsleep 600\n")
+    prolog.chmod(0o755)
+    file = tmp_path / "never-ready.yaml"
+    file.write_text("nodes: [{name: cpu, count: 2, cpus: 1, memory: 512M}]\nhooks: hooks\n")
+    return (f"CONFIG={file}",)
 
 
 def something_is_made(_: Command) -> bool:
@@ -81,9 +93,9 @@ def slurm_is_waited_for(command: Command) -> bool:
         (MAKE, slurm_is_waited_for, [-signal.SIGTERM, 2]),
     ],
 )
-def test_sigterm_removes_what_was_started(start, argv, moment, statuses):
+def test_sigterm_removes_what_was_started(start, never_ready, argv, moment, statuses):
     """What CI sends when it cancels; from make it reaches slurmbed, which is all that make waits for."""
-    command = start(argv)
+    command = start(argv, never_ready)
     command.wait_until(moment)
     command.process.send_signal(signal.SIGTERM)
     assert command.end() in statuses, command.said()
@@ -106,9 +118,9 @@ def guest(image):
     go()
 
 
-def test_a_second_signal_does_not_stop_the_removal(start, guest):
+def test_a_second_signal_does_not_stop_the_removal(start, guest, never_ready):
     """It comes when the containers are gone and the network is not: a guest on it keeps the removal from its end."""
-    (come, go), command = guest, start()
+    (come, go), command = guest, start(size=never_ready)
     command.wait_until(slurm_is_waited_for)
     come()
     command.process.send_signal(signal.SIGINT)

@@ -6,7 +6,7 @@ from harness import jobs
 from harness.internals import Job, block_layout, parse_ranks, placement
 from slurmbed.course import data
 
-ACCURACY = 0.985
+ACCURACY = 0.975  # after one epoch; chance is 0.1
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def digits(cluster) -> data.DigitsRecord:
 
 
 def test_torchrun_on_two_nodes_learns_digits_and_every_rank_is_where_slurm_says(cluster, workspace, digits):
-    job_id = cluster.slurm.submit("jobs/mnist.sbatch")
+    job_id = cluster.slurm.submit("jobs/mnist.sbatch", "--epochs", "1")
     log = jobs.log_of(workspace, job_id)
     tasks = {}
 

@@ -56,6 +56,7 @@ def test_a_killed_rank_restarts_all_ranks_on_all_nodes(faulty, faulty_workspace)
     assert Counter(each.rank for each in parse_ranks(job.log())) == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
+@pytest.mark.matrix  # to the others it is as a lost node
 def test_a_killed_torchrun_leaves_a_smaller_world_that_goes_on(faulty, faulty_workspace):
     job = Elastic(faulty, faulty_workspace, per_node=1)
     job.kill("node-2", TORCHRUN)
@@ -93,7 +94,10 @@ if (int(os.environ["SLURM_NODEID"]), int(os.environ["LOCAL_RANK"])) == last:
 """
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [("1", "2"), ("2", "1")], ids=["first node", "other node"])
+@pytest.mark.parametrize(
+    ("nodes", "per_node"),
+    [pytest.param("1", "2", id="first node"), pytest.param("2", "1", id="other node", marks=pytest.mark.matrix)],
+)
 def test_a_rank_that_fails_each_time_is_given_up(faulty, faulty_workspace, nodes, per_node):
     """The last one; the other is through with its work."""
     (faulty_workspace / "runs" / "half.py").write_text(LAST_FAILS)

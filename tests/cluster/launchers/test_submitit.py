@@ -70,6 +70,7 @@ def test_a_sweep_is_a_job_for_each_configuration(launch):
     assert sums[0] == 1 < sums[1]
 
 
+@pytest.mark.matrix  # hydra submits by submitit
 def test_a_rank_that_fails_ends_hydras_job(pod, launch, failing):
     done = launch("launchers/hydra_submitit.py", "ranks=2", f"program={failing}")
     assert done.returncode == 1

@@ -44,6 +44,7 @@ def pod_digits(pod_of_all) -> None:
     data.digits(pod_of_all)
 
 
+@pytest.mark.matrix  # at 2 x 2 test_mnist.py has it
 def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace, pod_digits):
     """16 ranks by torchrun: the log says where each is, Slurm which nodes the job had; both agree."""
     pod.slurm.runner(["mkdir", "-p", "logs"]).check()
