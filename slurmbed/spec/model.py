@@ -167,7 +167,7 @@ class ClusterSpec(Strict):
 
 NEEDED = re.compile(
     "ClusterName|SlurmctldHost|SlurmctldPort|SlurmdPort|SlurmUser|SlurmdUser|StateSaveLocation|SlurmdSpoolDir|"
-    "Slurm(ctld|d)PidFile|AuthType|AuthInfo|CredType|AuthAlt.*|Node.*|DownNodes|MaxNodeCount|PartitionName|Include|"
+    "Slurm(ctld|d)PidFile|AuthType|CredType|AuthAlt.*|Node.*|DownNodes|MaxNodeCount|PartitionName|Include|"
     "SelectType|ProctrackType|TaskPlugin|SlurmdParameters|GresTypes|AccountingStorage(Type|Host|Port|Enforce|TRES)|"
     "(Task)?Prolog|Epilog",
     re.IGNORECASE,

@@ -10,7 +10,8 @@ from slurmbed.spec import gpus
 from slurmbed.spec.gpus import NO_GPUS, Gpus
 from slurmbed.spec.model import ClusterSpec, NodeGroup
 
-MIB_PER_CPU = 64  # DefMemPerCPU in slurm.conf
+MIB_PER_CPU = 64  # the least that a job on one CPU can do anything with
+HEADROOM = 256  # MiB that a container has and jobs are not given: for daemons, and files in /tmp and /dev/shm
 
 
 class HostResources(Protocol):
@@ -154,7 +155,7 @@ def slice_for(
         cpus=each_cpus,
         memory=each_memory,
         cpu_limit=min(each_cpus, host.cpus) if host.limits_cpus else 0,
-        memory_limit=each_memory if host.limits_memory else 0,
+        memory_limit=each_memory + HEADROOM if host.limits_memory else 0,
     )
 
 

@@ -8,13 +8,11 @@ from slurmbed.spec.model import ClusterSpec, Partition
 def lines(spec: ClusterSpec) -> list[str]:
     """The spec's lines; the user's own come last, and instead of others with the same key."""
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*accounting(spec), *preemption(spec), *priorities(spec), *hooks(spec), *partitions(spec)]
+    ours = [*accounting(spec), *preemption(spec), *hooks(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 
 def accounting(spec: ClusterSpec) -> Iterator[str]:
-    if spec.enforces_limits:
-        yield "AccountingStorageEnforce=associations,limits,qos"
     kinds = dict.fromkeys(filter(None, (group.gpus.slurm_type for group in spec.nodes)))
     yield "AccountingStorageTRES=" + ",".join(("gres/gpu", *(f"gres/gpu:{kind}" for kind in kinds)))
 
@@ -24,14 +22,6 @@ def preemption(spec: ClusterSpec) -> Iterator[str]:
         yield from ("PreemptType=preempt/qos", "PreemptMode=REQUEUE")
     elif any(partition.preempt_mode for partition in spec.partitions):
         yield from ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
-
-
-def priorities(spec: ClusterSpec) -> Iterator[str]:
-    """Slurm weighs nothing but a job's age unless told to."""
-    if any(qos.priority for qos in spec.qos):
-        yield "PriorityWeightQOS=10000"
-    if any(account.fairshare is not None for account in spec.accounts):
-        yield "PriorityWeightFairshare=10000"
 
 
 def hooks(spec: ClusterSpec) -> Iterator[str]:
@@ -52,14 +42,16 @@ def partitions(spec: ClusterSpec) -> Iterator[str]:
         yield " ".join(words(each, each is default, by_partition))
 
 
+LONGEST, USUAL = "7-00:00:00", "1:00:00"  # time limits, as in the image's slurm.conf
+
+
 def words(partition: Partition, is_default: bool, preempt: bool) -> Iterator[str]:
     yield f"PartitionName={partition.name} Nodes={','.join(partition.nodes)} State=UP"
-    yield f"MaxTime={partition.max_time or 'UNLIMITED'}"
+    yield f"MaxTime={partition.max_time or LONGEST}"
     if is_default:
         yield "Default=YES"
     # Slurm says that this is MaxTime by default, but then gives a job without --time its QOS's MaxWall, be it longer.
-    if default_time := partition.default_time or partition.max_time:
-        yield f"DefaultTime={default_time}"
+    yield f"DefaultTime={partition.default_time or partition.max_time or USUAL}"
     if partition.priority_tier is not None:
         yield f"PriorityTier={partition.priority_tier}"
     if preempt:

@@ -34,7 +34,7 @@ def workspace(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def cluster(image, workspace):
     """Two nodes of two CPUs, so that two ranks can share one. A test that changes the cluster puts it back."""
-    with clusters.running(NAME, nodes=2, cpus=2, memory="1G", workspace=workspace) as cluster:
+    with clusters.running(NAME, nodes=2, cpus=2, memory="2G", workspace=workspace) as cluster:
         yield cluster
 
 
@@ -51,8 +51,8 @@ def pod_workspace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def pod_of_all(image, pod_workspace):
-    """Four nodes, each with 8 emulated GPUs and 16 CPUs, for launchers. A test that changes it puts it back."""
-    shape = {"nodes": 4, "cpus": 16, "gpus": "emulated:8"}
+    """Four nodes, each with 8 emulated GPUs and 8 CPUs, for launchers. A test that changes it puts it back."""
+    shape = {"nodes": 4, "cpus": 8, "gpus": "emulated:8"}
     with clusters.running(f"{NAME}-pod", workspace=pod_workspace, **shape) as cluster:
         yield cluster
 

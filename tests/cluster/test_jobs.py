@@ -25,7 +25,7 @@ QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layer
 @pytest.mark.smoke
 def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
     nodes = cluster.slurm.nodes()
-    assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 1024), ("node-2", 2, 1024)]
+    assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 2048), ("node-2", 2, 2048)]
     first = parse_accounting(cluster.slurm.runner([*SACCT, "--name=ready"]).check().stdout)[0]
     assert (first.user, first.state, first.nodes) == ("alice", "COMPLETED", 2)
 

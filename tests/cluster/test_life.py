@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from harness import engine, jobs
+from harness import engine
 from harness.clusters import make_cluster
 from harness.internals import Cluster, wait_ready
 from harness.jobs import until
@@ -74,8 +74,7 @@ def test_a_killed_node_is_seen_down_and_its_job_runs_again(cluster):
         engine.start(cluster, "node-2")
         wait_ready(cluster, 2)
     try:
-        jobs.start_now(cluster, job_id)
-        cluster.slurm.wait(job_id, 60, until=lambda job: job.state == "RUNNING")
+        cluster.slurm.wait(job_id, 90, until=lambda job: job.state == "RUNNING")
         assert cluster.slurm.job(job_id).nodelist == "node-2"
     finally:
         cluster.slurm.cancel(job_id)

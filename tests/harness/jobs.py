@@ -78,7 +78,7 @@ def wait_for_file(cluster, job_id: str, holds: Callable[[], bool], told: Callabl
 
 
 def start_now(cluster, job_id: str) -> None:
-    """Slurm holds a requeued job back for two minutes, lest it meet the same fault; "now" lifts that."""
+    """Slurm holds a requeued job back while a launch of its first run may be under way; "now" lifts that."""
     cluster.slurm.runner(["scontrol", "update", f"JobId={job_id}", "StartTime=now"]).check()
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 # In Python, with names that do not say so.
-PROGRAMS = ("scripts/check-torch", "scripts/wait-ready", "tests/recorded/record-runs", "tests/recorded/record-slurm")
+PROGRAMS = (
+    *("scripts/check-torch", "scripts/seff", "scripts/wait-ready"),
+    *("tests/recorded/record-runs", "tests/recorded/record-slurm"),
+)
 
 
 def shell_scripts() -> list[str]:

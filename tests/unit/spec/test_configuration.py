@@ -155,7 +155,6 @@ def test_partitions_replace_main(campus):
         "PartitionName=debug Nodes=cpu,gpu State=UP MaxTime=15:00 DefaultTime=15:00 PriorityTier=10",
     ]
     assert {"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "DefMemPerCPU=100"} <= set(lines)
-    assert "AccountingStorageEnforce=associations,limits,qos" in lines
     assert "AccountingStorageTRES=gres/gpu,gres/gpu:a100" in lines
 
 

@@ -28,7 +28,7 @@ def shares(machine: Host, text: str, nodes: int, kept: dict[int, Slice] | None =
 
 
 def node(text: str, *gpu_ids: str) -> Slice:
-    return Slice(cpus=4, memory=512, cpu_limit=4, memory_limit=512, gpus=Gpus.parse(text), gpu_ids=gpu_ids)
+    return Slice(cpus=4, memory=512, cpu_limit=4, memory_limit=768, gpus=Gpus.parse(text), gpu_ids=gpu_ids)
 
 
 @pytest.mark.parametrize(

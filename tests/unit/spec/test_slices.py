@@ -10,7 +10,9 @@ LAPTOP = Host(cpus=8, memory=16384)
 
 
 def both(cpus: int, memory: int, cpu_limit: int | None = None) -> Slice:
-    return Slice(cpus=cpus, memory=memory, cpu_limit=cpus if cpu_limit is None else cpu_limit, memory_limit=memory)
+    """A container has more memory than its jobs are given."""
+    limit = cpus if cpu_limit is None else cpu_limit
+    return Slice(cpus=cpus, memory=memory, cpu_limit=limit, memory_limit=memory + 256)
 
 
 def test_slices_share_the_host_out():
