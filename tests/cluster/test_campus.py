@@ -61,7 +61,7 @@ def test_partitions_are_those_of_the_file(campus):
     assert srun_by_rank(campus, "hostname", "--partition=debug", "--nodes=3") == ["node-1", "node-2", "node-3"]
     assert srun_by_rank(campus, "hostname", "--partition=GPU/a100:80g+2,all", "--nodes=2") == ["node-1", "node-2"]
     shown = campus.slurm.runner(["scontrol", "show", "config"]).check().stdout
-    assert re.search(r"^DefMemPerCPU\s+= 100$", shown, re.MULTILINE)
+    assert re.search(r"^DefMemPerCPU\s+= 250$", shown, re.MULTILINE)
 
 
 def test_users_have_the_accounts_of_the_file(campus):

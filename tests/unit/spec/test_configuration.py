@@ -154,7 +154,7 @@ def test_partitions_replace_main(campus):
         "PartitionName=gpu Nodes=gpu State=UP MaxTime=12:00:00 DefaultTime=1:00:00",
         "PartitionName=debug Nodes=cpu,gpu State=UP MaxTime=15:00 DefaultTime=15:00 PriorityTier=10",
     ]
-    assert {"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "DefMemPerCPU=100"} <= set(lines)
+    assert {"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "DefMemPerCPU=250"} <= set(lines)
     assert "AccountingStorageTRES=gres/gpu,gres/gpu:a100" in lines
 
 
@@ -209,8 +209,8 @@ def test_each_node_is_as_its_group_and_declares_the_groups_before(campus):
     assert [(part.cpus, part.memory, str(part.gpus), part.features) for part in slices] == [
         (2, 512, "0", ("cpu",)),
         (2, 512, "0", ("cpu",)),
-        (8, 1024, "emulated:a100:4", ("gpu", "nvlink")),
-        (8, 1024, "emulated:a100:4", ("gpu", "nvlink")),  # one more than the file says is like the last
+        (8, 2048, "emulated:a100:4", ("gpu", "nvlink")),
+        (8, 2048, "emulated:a100:4", ("gpu", "nvlink")),  # one more than the file says is like the last
     ]
     services = overlay(slices, campus, {})["services"]
     assert services["node-2"]["environment"]["NODES_BEFORE"] == ""
