@@ -112,7 +112,7 @@ def test_lists_of_packages_that_have_expired_are_refused(inside):
 def test_nodes_are_held_to_their_slice(cluster):
     made = engine.inspect(cluster, "node-1")["HostConfig"]
     cpus = min(2, os.cpu_count())  # a node may offer more than there are, but is not given more
-    assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (cpus * 10**9, 1024 << 20, 512 << 20)
+    assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (cpus * 10**9, 2304 << 20, 512 << 20)
     assert (made["MemorySwap"], made["PidsLimit"]) == (made["Memory"], 8192)
     assert made["Privileged"] is False
 
