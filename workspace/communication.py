@@ -21,16 +21,27 @@ from sockets import OPERATIONS, Peers
 # no other, as "forward all_gather" does.
 calls = Counter()
 seconds = Counter()  # kind -> time in them
+carried = Counter()  # transport -> collectives that it carried
 WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @contextmanager
-def counted(kind, group=None):
+def counted(kind, group=None, socket=False):
     start = time.perf_counter()
     with marked("collective", kind, group):
         yield
-    calls[kind] += 1
+    count(kind, group, socket)
     seconds[kind] += time.perf_counter() - start
+
+
+def count(kind, group, socket):
+    calls[kind] += 1
+    carried["socket" if socket else transport(group)] += 1
+
+
+def transport(group=None):
+    """The backend of torch that carries what is on the device that the ranks compute on."""
+    return "nccl" if "nccl" in dist.get_backend_config(group) else dist.get_backend(group)
 
 
 def marked(what, kind, group=None):
@@ -64,8 +75,9 @@ def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     backend cannot.
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
-    with counted(kind, group):
-        if by_socket(tensor) and op in OPERATIONS:
+    socket = by_socket(tensor) and op in OPERATIONS
+    with counted(kind, group, socket):
+        if socket:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
         result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(result, op, group)
@@ -79,8 +91,9 @@ def all_gather(tensor, sizes, kind, group=None, rounded=False):
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
-    with counted(f"{kind} all_gather", group):
-        if by_socket(tensor):
+    socket = by_socket(tensor)
+    with counted(f"{kind} all_gather", group, socket):
+        if socket:
             width = math.prod(sent.shape[1:])
             parts = connections(group).exchange([sent.view(-1)] * len(sizes), [size * width for size in sizes])
         else:
@@ -144,7 +157,7 @@ class Buckets:
             future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
             return future
         self.ready = time.perf_counter()
-        calls["backward"] += 1
+        count("backward", self.group, socket=False)
         sent = gradient.to(WIRES[settings.wire]) if gradient.dtype == torch.float32 else gradient
         with marked("begun", "backward", self.group):
             reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()

@@ -4,15 +4,27 @@ gloo passes each message from the caller's thread to a worker's, to the one that
 machine each of them waits for its turn on a core, which takes longer than the transfer. Here the caller does it all.
 """
 
+import fcntl
+import hmac
+import ipaddress
 import os
-import select
+import secrets
+import selectors
 import socket
+import struct
+import time
+from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE
 
 import torch
 import torch.distributed as dist
 
 OPERATIONS = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.MAX: torch.maximum}
 SMALL = 1 << 16  # bytes: up to here one exchange of everything beats two of slices
+RANK, TOKEN = 4, 16  # bytes of what a rank says first: which one it is, and the token of whom it calls
+# A connection whose other end is silent for a minute is asked, and given up a minute later: its node may be gone.
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface, netdevice(7)
 
 
 class Peers:
@@ -20,24 +32,55 @@ class Peers:
 
     def __init__(self, group, timeout):
         self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
-        self.sockets = {}  # rank in the group -> connection
-        with socket.create_server(("", 0), backlog=self.size) as server:
-            server.settimeout(timeout)
-            addresses = [None] * self.size
-            dist.all_gather_object(addresses, (own_address(), server.getsockname()[1]), group)
-            for peer in range(self.rank):
-                self.sockets[peer] = socket.create_connection(addresses[peer], timeout)
-                self.sockets[peer].sendall(self.rank.to_bytes(4, "big"))
-            while len(self.sockets) < self.size - 1:
-                connection, _ = server.accept()
-                connection.settimeout(timeout)
-                said = connection.recv(4, socket.MSG_WAITALL)
-                peer = int.from_bytes(said, "big")
-                if len(said) == 4 and self.rank < peer < self.size:  # not a stranger who tries ports
-                    self.sockets[peer] = connection
+        bound, told = own_address()
+        token = secrets.token_bytes(TOKEN)  # the group tells it to the ranks, and to nobody else
+        family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+        with socket.create_server((bound, 0), family=family, backlog=self.size) as server:
+            doors = [None] * self.size
+            dist.all_gather_object(doors, (told, server.getsockname()[1], token), group)
+            self.sockets = {peer: self.call(peer, *doors[peer]) for peer in range(self.rank)}  # by rank in the group
+            self.sockets |= self.answer(server, token)
         for connection in self.sockets.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             connection.setblocking(False)
+
+    def call(self, peer, address, port, token):
+        """A connection to a rank below this one."""
+        try:
+            connection = socket.create_connection((address, port), self.timeout)
+            connection.sendall(self.rank.to_bytes(RANK, "big") + token)
+        except OSError as error:
+            raise RuntimeError(f"rank {self.rank} cannot reach rank {peer} at {address}:{port}: {error}") from None
+        return connection
+
+    def answer(self, server, token):
+        """The connections of the ranks above this one. Who does not know the token is a stranger, and sent away."""
+        missing, found, deadline = set(range(self.rank + 1, self.size)), {}, time.monotonic() + self.timeout
+        with selectors.DefaultSelector() as selector:
+            server.setblocking(False)
+            selector.register(server, EVENT_READ)
+            while missing:
+                ready = selector.select(max(0, deadline - time.monotonic()))
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"rank {self.rank} waited {self.timeout} s for ranks {sorted(missing)} to call")
+                for key, _ in ready:
+                    if key.fileobj is server:
+                        with suppress(OSError):  # who has called may have gone
+                            selector.register(server.accept()[0], EVENT_READ, bytearray())
+                    elif (peer := introduced(key.fileobj, key.data, token)) is not None:
+                        selector.unregister(key.fileobj)
+                        if peer in missing:
+                            missing.remove(peer)
+                            found[peer] = key.fileobj
+                        else:
+                            key.fileobj.close()
+            strangers = [key.fileobj for key in selector.get_map().values() if key.fileobj is not server]
+        for stranger in strangers:
+            stranger.close()
+        return found
 
     def all_reduce(self, tensor, op, wire):
         """A new tensor like `tensor`, of any shape: reduced over the ranks in their order, so bitwise equal on each.
@@ -102,10 +145,26 @@ class Peers:
 
     def wait(self, to_send, to_receive):
         """Sleep until a byte can move."""
-        readers, writers = ([self.sockets[peer] for peer in each] for each in (to_receive, to_send))
-        if not any(select.select(readers, writers, [], self.timeout)):
-            late = sorted({*to_send, *to_receive})
-            raise RuntimeError(f"rank {self.rank} waited {self.timeout} s for ranks {late} in vain")
+        late = sorted({*to_send, *to_receive})
+        with selectors.PollSelector() as selector:  # epoll would be made and closed by the kernel each time
+            for peer in late:
+                selector.register(
+                    self.sockets[peer], EVENT_READ * (peer in to_receive) | EVENT_WRITE * (peer in to_send)
+                )
+            if not selector.select(self.timeout):
+                raise RuntimeError(f"rank {self.rank} waited {self.timeout} s for ranks {late} in vain")
+
+
+def introduced(connection, said, token):
+    """Read on what a caller says first, into `said`: its rank, or -1 for a stranger; None if there is more to come."""
+    try:
+        more = connection.recv(RANK + TOKEN - len(said))
+    except OSError:
+        more = b""
+    said += more
+    if more and len(said) < RANK + TOKEN:
+        return None
+    return int.from_bytes(said[:RANK], "big") if hmac.compare_digest(said[RANK:], token) else -1
 
 
 def reduced(reduce, parts, dtype):
@@ -129,13 +188,32 @@ def advance(left, peer, count):
 
 
 def own_address():
-    """Where the other ranks reach this one: the address it has on the way to rank 0.
+    """Where this rank listens, and what it tells the others: the address that it has on the way to rank 0, or that of
+    the interface in GLOO_SOCKET_IFNAME.
 
-    On rank 0's own host that may be a loopback address, which leads other hosts astray: there it is MASTER_ADDR. Ranks
-    without one met through a file, on one host.
+    On rank 0's own host the way may lead over a loopback address, by which other hosts would reach themselves: it is
+    told by its name, MASTER_ADDR, and listens everywhere. Ranks without one met through a file, on one host.
     """
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if interface:
+        return (address_of(interface),) * 2
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((master, 9))  # a datagram socket sends nothing to connect
+    family, kind, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # a datagram socket sends nothing to connect
         address = probe.getsockname()[0]
-    return master if address.startswith("127.") else address
+    if ipaddress.ip_address(address).is_loopback and master not in ("localhost", address):
+        return "::" if family == socket.AF_INET6 else "", master
+    return address, address
+
+
+def address_of(interface):
+    """The IPv4 address of an interface, or else an IPv6 address of it that other hosts reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    with open("/proc/net/if_inet6") as table:
+        for digits, _, _, scope, _, name in map(str.split, table):
+            if name == interface and scope == "00":  # global
+                return str(ipaddress.ip_address(bytes.fromhex(digits)))
+    raise RuntimeError(f"GLOO_SOCKET_IFNAME names {interface}, which does not exist here or has no address")

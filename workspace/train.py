@@ -235,9 +235,13 @@ class Run(Trainer):
             val_loss=val_loss,
             **journal.figures(),
             collectives_per_step=collectives,
+            transports=dict(communication.carried),
             shards=self.shard_map,
             sample=sample,
         )
+        if communication.carried:
+            each = ", ".join(f"{count:,} by {name}" for name, count in communication.carried.items())
+            print(f"collectives of rank 0: {each}")
         print(f"--- sample ---\n{sample}\n--- end of sample ---\nwritten to {self.folder}", flush=True)
 
 

@@ -1,12 +1,16 @@
 """The all-reduce over sockets: the right sums, the same bits on every rank, and an end when another rank has gone."""
 
+import os
+import socket
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import communication
+import sockets
 from config import Config
 from processes import spawn
 from sockets import SMALL, Peers
@@ -93,6 +97,72 @@ def test_numbers_that_travel_rounded_are_not_summed_rounded(ranks):
 def test_a_group_sums_over_its_ranks_alone(ranks):
     last = len(ranks)
     assert ranks[0]["pair"] == ranks[-1]["pair"] == 1 + last
+
+
+STRANGERS = (b"", b"\0\0\0\1", b"\0\0\0\1" + bytes(16))  # rank 1, they say, and know no token
+
+
+def visited(rank, world_size):
+    """A sum, how many strangers who called before rank 1 were sent away, and whether connections are kept alive."""
+    strangers, call = [], Peers.call
+
+    def call_after_strangers(peers, peer, address, port, token):
+        for said in STRANGERS:
+            strangers.append(socket.create_connection((address, port), timeout=60))
+            strangers[-1].sendall(said)
+        return call(peers, peer, address, port, token)
+
+    with patch.object(Peers, "call", call_after_strangers):
+        peers = Peers(dist.group.WORLD, timeout=60)
+    total = peers.all_reduce(torch.tensor([1.0 + rank]), dist.ReduceOp.SUM, torch.float32)
+    alive = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in peers.sockets.values()]
+    return total.item(), sum(has_ended(each) for each in strangers), alive
+
+
+def has_ended(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_stranger_is_not_taken_for_a_rank(tmp_path):
+    """Nor does one who says nothing keep the ranks waiting."""
+    assert spawn(visited, 2, tmp_path) == [(3.0, 0, [1]), (3.0, len(STRANGERS), [1])]
+
+
+def over_ipv6(rank, world_size):
+    os.environ["MASTER_ADDR"] = "::1"
+    peers = Peers(dist.group.WORLD, timeout=60)
+    total = peers.all_reduce(torch.tensor([1.0 + rank]), dist.ReduceOp.SUM, torch.float32)
+    return total.item(), [each.family == socket.AF_INET6 for each in peers.sockets.values()]
+
+
+def test_ranks_meet_over_ipv6(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert spawn(over_ipv6, 2, tmp_path) == [(3.0, [True])] * 2
+
+
+def test_a_rank_listens_only_where_the_others_reach_it(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert sockets.own_address() == ("127.0.0.1", "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,other")
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    assert sockets.own_address() == ("127.0.0.1", "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    with pytest.raises(RuntimeError, match="GLOO_SOCKET_IFNAME names none0, which does not exist here"):
+        sockets.own_address()
+
+
+def test_rank_0_whose_name_is_a_loopback_address_at_home_is_told_by_its_name(monkeypatch):
+    """As Debian's /etc/hosts has it: 127.0.1.1 is the host itself, for others too."""
+    monkeypatch.setenv("MASTER_ADDR", "node-1")
+    found = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.1.1", 9))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert sockets.own_address() == ("", "node-1")
 
 
 def meet(rank, world_size, last_words):

@@ -1,6 +1,7 @@
 """train.py as a user runs it: several processes, files, exit codes. Its checkpoints: test_checkpoints.py."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -120,6 +121,23 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
     assert ("no Slurm job to requeue" in ranks[0].stdout) == (name == "SIGUSR1")
     run("run", *flags, "--resume", "auto", world_size=2)
     assert losses(folder) == losses(uninterrupted(*flags, world_size=2))
+
+
+@pytest.mark.parametrize(
+    ("parallel", "flags", "transports"),
+    [
+        ("tp", ("--all-reduce", "socket"), {"socket"}),
+        ("tp", ("--all-reduce", "backend"), {"gloo"}),
+        ("tp-dtensor", (), {"gloo", "socket"}),  # the gradient's norm is ours
+        ("pp", ("--all-reduce", "backend"), {"gloo"}),
+    ],
+)
+def test_a_run_names_what_carried_its_sums(run, parallel, flags, transports):
+    folder, ranks = run("run", "--steps", 2, "--parallel", parallel, *flags, world_size=2)
+    found = json.loads((folder / "summary.json").read_text())["transports"]
+    assert found.keys() == transports
+    for name, count in found.items():
+        assert re.search(rf"^collectives of rank 0: .*\b{count} by {name}\b", ranks[0].stdout, re.MULTILINE)
 
 
 def test_nobody_waits_for_the_sample(run, tmp_path):
