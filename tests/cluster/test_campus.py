@@ -21,17 +21,18 @@ SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
 
 @pytest.fixture(scope="module")
 def campus_file(tmp_path_factory) -> Path:
-    """The campus with one mount more, and partitions with names that only Slurm has to like."""
+    """The campus with two mounts more, and partitions with names that only Slurm has to like."""
     folder = tmp_path_factory.mktemp("campus-file")
     (folder / "dataset").mkdir()
     (folder / "dataset" / "words.txt").write_text("of the host\n")
+    (folder / "modules" / "own").mkdir(parents=True)
+    (folder / "modules" / "own" / "1.0.lua").write_text('setenv("OWN", "of the host")\n')
     shutil.copytree(ROOT / "clusters" / "hooks", folder / "hooks")
     shipped = (ROOT / "clusters" / "campus.yaml").read_text()
     odd = "  - {name: all, nodes: [cpu]}\n  - {name: 'GPU/a100:80g+2', nodes: [gpu]}\n"
     shipped = shipped.replace("\nqos:", f"{odd}\nqos:")
-    (folder / "campus.yaml").write_text(
-        f"{shipped}\nmounts:\n  - {{host: dataset, container: /data, read_only: true}}\n"
-    )
+    mounts = ("{host: dataset, container: /data, read_only: true}", "{host: modules, container: /modulefiles}")
+    (folder / "campus.yaml").write_text("\n  - ".join((f"{shipped}\nmounts:", *mounts)) + "\n")
     return folder / "campus.yaml"
 
 
@@ -156,6 +157,10 @@ def test_a_job_reads_a_mount_and_cannot_write_it(campus):
     assert srun_by_rank(campus, "cat /data/words.txt", "--partition=gpu") == ["of the host"]
     written = engine.execute(campus, "node-1", ["touch", "/data/mine"])
     assert "Read-only file system" in written.stderr
+
+
+def test_module_files_of_a_mount_are_found(campus):
+    assert srun_by_rank(campus, "bash -c 'module load own && echo $OWN'") == ["of the host"]
 
 
 def test_hooks_run_beside_the_clusters_own(campus):

@@ -16,9 +16,12 @@ from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 ALL = (*engine.SERVICES, "node-1", "node-2")
-CAPABILITIES = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
-SSHD = {18: "SYS_CHROOT", 29: "AUDIT_WRITE"}
-SYS_PTRACE = 19
+# By their numbers: CHOWN, KILL, SETGID, SETUID; FOWNER; AUDIT_WRITE, DAC_OVERRIDE, SYS_CHROOT; SYS_PTRACE.
+OF_DB = {0, 5, 6, 7}
+OF_CONTROLLERS = OF_DB | {3}
+WITH_USERS = OF_CONTROLLERS | {1, 18, 29}
+WITH_JOBS = WITH_USERS | {19}
+CAPABILITIES = {"db": OF_DB, "slurmdbd": OF_CONTROLLERS, "slurmctld": OF_CONTROLLERS, "login": WITH_USERS}
 
 
 @pytest.fixture(params=ALL)
@@ -35,8 +38,7 @@ def look_into(cluster, service: str):
 
 def test_capabilities_are_the_few_that_are_named(inside):
     effective = int(inside.check_output("sed -n 's/^CapBnd:\t//p' /proc/1/status"), 16)
-    of_role = {"login": set(SSHD), "node": {*SSHD, SYS_PTRACE}}
-    allowed = set(CAPABILITIES) | of_role.get(inside.service_name.partition("-")[0], set())
+    allowed = CAPABILITIES.get(inside.service_name, WITH_JOBS)
     assert {bit for bit in range(64) if effective >> bit & 1} == allowed
     assert inside.check_output("sed -n 's/^NoNewPrivs:\t//p' /proc/1/status") == "1"
 
@@ -88,7 +90,7 @@ def test_slurmdbd_conf_is_slurms_alone(cluster):
     machine = look_into(cluster, "slurmdbd")
     file = machine.file("/etc/slurm/slurmdbd.conf")
     assert (file.user, file.mode) == ("slurm", 0o600)
-    assert "StoragePass=" in file.content_string
+    assert "StoragePass=" in engine.execute(cluster, "slurmdbd", ["cat", file.path], user="slurm").check().stdout
 
 
 OF_IMAGES = {"PATH", "LANG"}

@@ -10,6 +10,7 @@ from harness.internals import Cluster, wait_ready
 from harness.jobs import until
 from harness.names import NAME
 from slurmbed.errors import NotReady, UsageError
+from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
 
@@ -133,6 +134,9 @@ def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
     held = cluster.slurm.submit("--hold", "--output=/dev/null", "--wrap", "true")
     cluster.down()
     assert set(engine.states(NAME).values()) == {"exited"}
+    for service in ("db", "slurmdbd", "slurmctld"):  # whose user is not init's
+        said = run(["docker", "logs", "--tail", "20", engine.container(cluster, service)], timeout=30).check()
+        assert "forwarding signal" not in said.output
     again = make_cluster(NAME)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
     rows = again.slurm.accounting(job_id)

@@ -1,0 +1,71 @@
+"""Jobs that take all they can get: a fork bomb and a memory hog. Others work on, and the node comes back."""
+
+from functools import partial
+
+from harness import engine
+from harness.commands import make
+from harness.jobs import log_of, wait_for_log
+from slurmbed.wait import Pending, wait_until
+
+# Threads count as processes do, and cost the test's machine least.
+BOMB = """
+import os, threading, time
+threading.stack_size(64 << 10)
+wait = threading.Event()
+try:
+    for started in range(20000):
+        threading.Thread(target=wait.wait, daemon=True).start()
+except RuntimeError as full:
+    print(f"stopped after {started} threads: {full}", flush=True)
+while not os.path.exists("runs/enough"):
+    time.sleep(0.2)
+"""
+HOG = """
+held = []
+while True:
+    held.append(b"x" * (16 << 20))
+"""
+
+
+def others_work(cluster) -> None:
+    """On the node without the greedy job, and for those who look on."""
+    shown = make("status", f"NAME={cluster.name}")
+    assert "node-1" in shown.stdout, shown.stderr
+    ran = cluster.slurm.runner(["srun", "--nodelist=node-1", "--mem=100", "hostname"]).check()
+    assert ran.stdout == "node-1\n"
+
+
+def recovered(cluster) -> None:
+    """The node works: its slurmd, or its container, may have ended and started again."""
+    wait_until(partial(is_idle, cluster), what="node-2 is idle", timeout=180)
+    assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
+
+
+def is_idle(cluster) -> None:
+    node = cluster.slurm.nodes()[1]
+    if engine.states(cluster.name)["node-2"] != "running" or not node.is_idle:
+        raise Pending(node.state)
+
+
+def greedy(cluster, workspace, program: str) -> str:
+    """The id of a job that has all of node-2."""
+    (workspace / "greedy.py").write_text(program)
+    words = ("--nodelist=node-2", "--exclusive", "--mem=0", "--no-requeue", "--output=runs/%j.log")
+    return cluster.slurm.submit(*words, "--wrap", "exec python3 greedy.py")
+
+
+def test_a_fork_bomb_has_at_most_its_node(cluster, workspace):
+    job_id = greedy(cluster, workspace, BOMB)
+    wait_for_log(cluster, workspace, job_id, "stopped after")
+    started = int(log_of(workspace, job_id).read_text().split()[2])
+    assert 7000 < started < 8192
+    others_work(cluster)
+    (workspace / "runs" / "enough").touch()  # its slurmd could start no thread to end the job
+    recovered(cluster)
+
+
+def test_a_memory_hog_has_at_most_its_node(cluster, workspace):
+    job_id = greedy(cluster, workspace, HOG)
+    assert cluster.slurm.wait(job_id, 120).state != "COMPLETED"  # by the kernel, or by Slurm
+    others_work(cluster)
+    recovered(cluster)
