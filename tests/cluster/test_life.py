@@ -148,10 +148,10 @@ def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
 
 
 def test_nodes_that_are_there_are_not_made_anew_with_another_slice(cluster):
-    with pytest.raises(UsageError, match="the existing nodes have 2 CPUs and 1024 MiB"):
+    with pytest.raises(UsageError, match="the existing nodes have 2 CPUs and 2048 MiB"):
         make_cluster(NAME, cpus=1).up()
     make_cluster(NAME, cpus=2).up()
-    assert [(node.cpus, node.memory) for node in cluster.slurm.nodes()] == [(2, 1024)] * 2
+    assert [(node.cpus, node.memory) for node in cluster.slurm.nodes()] == [(2, 2048)] * 2
 
 
 def test_a_dead_login_is_brought_back(cluster):
