@@ -90,7 +90,16 @@ def until(cluster, job_id: str, state: str, reason: str = "") -> Job:
 
 
 def srun_by_rank(cluster, script: str, *words: str) -> list[str]:
-    """What the tasks of ``srun WORDS... sh -c SCRIPT`` printed, a line each, by rank."""
+    """What the tasks of ``srun WORDS... sh -c SCRIPT`` printed, a line each, by rank.
+
+    A job that has just ended holds its CPUs and GPUs until its epilog has run: none does so when this starts.
+    """
+
+    def check() -> None:
+        if ending := [node.name for node in cluster.slurm.nodes() if "COMPLETING" in node.flags]:
+            raise Pending(", ".join(ending))
+
+    wait_until(check, what="no job is ending", timeout=120)
     ran = cluster.slurm.runner(["srun", "--label", *words, "sh", "-c", script]).check().stdout
     lines = sorted(ran.splitlines(), key=lambda line: int(line.partition(":")[0]))
     return [line.partition(":")[2].strip() for line in lines]
