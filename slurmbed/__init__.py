@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slurmbed.cluster.cluster import Cluster
+    from slurmbed.cluster.faults import Faults
     from slurmbed.cluster.settings import Settings
     from slurmbed.errors import (
         CommandError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
+    from slurmbed.slurm.batch import BatchJob, assert_separate_nodes
     from slurmbed.slurm.client import Slurm
     from slurmbed.slurm.records import Job, Node
 
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "Cluster": "slurmbed.cluster.cluster",
+    "Faults": "slurmbed.cluster.faults",
     "Settings": "slurmbed.cluster.settings",
     "Slurm": "slurmbed.slurm.client",
+    **dict.fromkeys(("BatchJob", "assert_separate_nodes"), "slurmbed.slurm.batch"),
     "Job": "slurmbed.slurm.records",
     "Node": "slurmbed.slurm.records",
     **dict.fromkeys(
@@ -40,8 +44,10 @@ PUBLIC = {
     ),
 }
 __all__ = [
+    "BatchJob",
     "Cluster",
     "CommandError",
+    "Faults",
     "Job",
     "JobFailed",
     "Node",
@@ -52,6 +58,7 @@ __all__ = [
     "SlurmbedError",
     "UsageError",
     "WaitTimeout",
+    "assert_separate_nodes",
 ]
 
 

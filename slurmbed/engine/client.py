@@ -136,6 +136,23 @@ class Engine:
         with self.explained(f"docker inspect {container}"):
             return self.api.inspect_container(container)
 
+    def act(self, action: str, container: str) -> None:
+        """``docker ACTION CONTAINER``: kill, stop, start, restart, pause or unpause."""
+        with self.explained(f"docker {action} {container}"):
+            getattr(self.api, action)(container)
+
+    def networks_of(self, container: str) -> dict[str, dict[str, Any]]:
+        """Network to endpoint, with its Aliases and IPAddress."""
+        return self.inspect(container)["NetworkSettings"]["Networks"]
+
+    def disconnect(self, container: str, network: str) -> None:
+        with self.explained(f"docker network disconnect {network} {container}"):
+            self.api.disconnect_container_from_network(container, network)
+
+    def connect(self, container: str, network: str, aliases: Sequence[str]) -> None:
+        with self.explained(f"docker network connect {network} {container}"):
+            self.api.connect_container_to_network(container, network, aliases=list(aliases))
+
     def remove_containers(self, names: Sequence[str]) -> None:
         """Remove containers with their anonymous volumes; one that is not there is none to remove."""
         for name in names:

@@ -3,9 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from slurmbed.errors import JobFailed, PlacementError, SlurmbedError
+from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError
 from slurmbed.process import Result, last_lines
+from slurmbed.slurm.batch import BatchJob
 from slurmbed.slurm.layout import parse_layout
 from slurmbed.slurm.records import (
     SACCT,
@@ -23,6 +25,8 @@ from slurmbed.wait import Pending, wait_until
 Runner = Callable[[Sequence[str]], Result]
 """Runs an argv where Slurm's commands are: in a login container, on a login node by ssh, or here."""
 
+FROM_STDIN = 'script=$1; shift; printf "%s\n" "$script" | sbatch --parsable "$@"'
+"""For bash: submits the script $1 with the options that follow."""
 SHOWN = 3  # jobs of an array that a message lists
 LOOK = 10  # seconds that one command waits for a job to change
 CHANGED = """
@@ -51,6 +55,23 @@ class Slurm:
     def submit(self, *arguments: str) -> str:
         """``sbatch ARGUMENTS...``; the id of the job. CommandError with sbatch's own message if it refuses."""
         return self.runner(["sbatch", "--parsable", *arguments]).check().stdout.strip().split(";")[0]
+
+    def sbatch(self, script: str | Path, *options: str) -> BatchJob:
+        """Submit a job script, and get the job as an object.
+
+        Args:
+            script: the text of a script, which begins with ``#!``, or the path of one as the cluster sees it.
+            options: sbatch's, like ``--nodes=2``.
+
+        Raises:
+            CommandError: with sbatch's own message if it refuses.
+        """
+        if not str(script).startswith("#!"):
+            return BatchJob(self, self.submit(*options, str(script)))
+        done = self.runner(["bash", "-c", FROM_STDIN, "sbatch", str(script), *options])
+        if not done.ok:
+            raise CommandError("sbatch refused the script", "", last_lines(done.output))
+        return BatchJob(self, done.stdout.strip().split(";")[0])
 
     def jobs(self, job_id: str) -> list[Job]:
         """All that ``job_id`` names: a job; the tasks of an array; the components of a heterogeneous job.

@@ -1,0 +1,169 @@
+"""Fixtures for projects that launch jobs on Slurm: a real cluster for a test session. `pip install slurmbed` is enough.
+
+    from slurmbed import assert_separate_nodes
+
+    def test_my_job(slurm, slurm_shared):
+        job = slurm.sbatch("#!/bin/bash\\nsrun hostname", "--nodes=2", f"--output={slurm_shared}/out.log")
+        job.wait()
+        assert_separate_nodes(job)
+
+A project replaces any fixture by one of its own with the same name. `pytest --fixtures -p slurmbed.pytest_plugin` shows
+them.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:  # tests that use no fixture do not pay for the import
+    from slurmbed import Cluster, Faults, Node, Settings, Slurm
+
+CLUSTER = pytest.StashKey["Cluster"]()
+OPTIONS = {
+    "nodes": "number of nodes [default: 2, or as in --slurm-config]",
+    "gpus": "GPUs of each node, as `slurmbed up --gpus`",
+    "version": "version of Slurm",
+    "config": "a configuration file of slurmbed for the cluster",
+    "name": "name of the cluster [default: the project's folder and the xdist worker]",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("slurmbed", "a real Slurm cluster (slurmbed)")
+    for name, text in OPTIONS.items():
+        group.addoption(f"--slurm-{name}", default=None, help=text)
+    group.addoption("--slurm-keep", action="store_true", help="keep the cluster for the next run, which uses it again")
+    group.addoption(
+        "--slurm-missing",
+        choices=("fail", "skip"),
+        default="fail",
+        help="what tests do where no Docker engine answers [default: fail]",
+    )
+
+
+@pytest.fixture(scope="session")
+def slurm_name(pytestconfig: pytest.Config) -> str:
+    """The cluster's name: no two projects, and no two workers of pytest-xdist, share a cluster."""
+    if given := pytestconfig.getoption("--slurm-name"):
+        return given
+    project = re.sub(r"[^a-z0-9_-]+", "-", pytestconfig.rootpath.name.lower()).strip("-_")[:20] or "project"
+    return "-".join(filter(None, ("pytest", project, os.environ.get("PYTEST_XDIST_WORKER"))))
+
+
+@pytest.fixture(scope="session")
+def slurm_settings(pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
+    """What the cluster is made with: the options, and the project's folder as /workspace and under its own path."""
+    from slurmbed.cluster.settings import checked
+
+    keys = {"nodes": "nodes", "gpus": "gpus", "version": "slurm", "config": "config"}
+    asked = {key: pytestconfig.getoption(f"--slurm-{option}") for option, key in keys.items()}
+    given = {key: value for key, value in asked.items() if value is not None}
+    return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> Iterator["Cluster"]:
+    """The cluster, ready; removed at the end of the session, unless --slurm-keep."""
+    from slurmbed import Cluster, SlurmbedError
+
+    cluster = Cluster(slurm_settings, lambda text: print(text, file=sys.stderr))
+    try:
+        cluster.require_engine()
+    except SlurmbedError as error:
+        if pytestconfig.getoption("--slurm-missing") == "skip":
+            pytest.skip(f"no Slurm cluster: {error.reason}")
+        raise
+    try:
+        cluster.up()
+        pytestconfig.stash[CLUSTER] = cluster
+        yield cluster
+    finally:
+        if not pytestconfig.getoption("--slurm-keep"):
+            cluster.clean()
+
+
+@pytest.fixture(scope="session")
+def slurm(slurm_cluster: "Cluster") -> "Slurm":
+    """Slurm's commands on the cluster, as an ordinary user: submit, wait, job, nodes, accounting, cancel."""
+    return slurm_cluster.slurm
+
+
+@pytest.fixture
+def slurm_nodes(slurm: "Slurm") -> "list[Node]":
+    """The node records, as they are when the test begins."""
+    return slurm.nodes()
+
+
+@pytest.fixture(scope="session")
+def slurm_user() -> str:
+    """The user that jobs run as. What they write belongs to the user who started pytest."""
+    from slurmbed.cluster.readiness import USER
+
+    return USER
+
+
+@pytest.fixture
+def slurm_shared(slurm_cluster: "Cluster", request: pytest.FixtureRequest) -> Path:
+    """A new folder that the test and all nodes see under the same path, and jobs can write to."""
+    test = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name)[:40]
+    folder = next(iter(slurm_cluster.choices().shared)) / ".slurmbed"
+    script = 'mkdir -p "$1" && printf "*\\n" >"$1/.gitignore" && mktemp -d "$1/$2-XXXXXX"'
+    made = slurm_cluster.slurm.runner(["sh", "-c", script, "sh", str(folder), test]).check()
+    return Path(made.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def slurm_project(slurm_cluster: "Cluster", pytestconfig: pytest.Config) -> str:
+    """The project under test, installed for the user on all nodes without its dependencies; the name of its wheel."""
+    folder = next(iter(slurm_cluster.choices().shared)) / ".slurmbed" / "wheel"
+    slurm_cluster.slurm.runner(["sh", "-c", 'rm -rf "$1" && mkdir -p "$1"', "sh", str(folder)]).check()
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*build, str(folder), str(pytestconfig.rootpath)], check=True, timeout=600)
+    (wheel,) = folder.glob("*.whl")
+    # /home is one folder for all nodes.
+    install = ["python3", "-m", "pip", "install", "--quiet", "--user", "--break-system-packages", "--no-deps"]
+    slurm_cluster.slurm.runner([*install, "--no-index", "--force-reinstall", str(wheel)]).check()
+    return wheel.name
+
+
+@pytest.fixture
+def slurm_faults(slurm_cluster: "Cluster") -> Iterator["Faults"]:
+    """Kill, stop, restart, pause or cut off a node or a daemon; everything is healed after the test."""
+    from slurmbed import Faults
+
+    faults = Faults(slurm_cluster)
+    try:
+        yield faults
+    finally:
+        faults.heal()
+
+
+@pytest.fixture(scope="session")
+def slurm_ssh(slurm_cluster: "Cluster", slurm_user: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The beginning of an ssh command to the login node: subprocess.run([*slurm_ssh, "squeue"])."""
+    from slurmbed.cluster.access import ssh_config
+
+    file = tmp_path_factory.mktemp("ssh") / "config"
+    file.write_text(ssh_config(slurm_cluster, slurm_user))
+    return ["ssh", "-F", str(file), "-o", "BatchMode=yes", slurm_cluster.name]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """A failed test that used the cluster leaves what `slurmbed export-logs` writes, and says where."""
+    report = (yield).get_result()
+    cluster = item.config.stash.get(CLUSTER, None)
+    if report.when == "call" and report.failed and cluster and "slurm_cluster" in getattr(item, "fixturenames", ()):
+        folder = Path(tempfile.mkdtemp(prefix="slurmbed-logs-"))
+        try:
+            cluster.export_logs(folder)
+            report.sections.append(("slurmbed", f"logs of daemons and jobs, and Slurm's state: {folder}"))
+        except Exception as error:  # the test's own failure is what matters
+            report.sections.append(("slurmbed", f"no logs could be exported: {error}"))

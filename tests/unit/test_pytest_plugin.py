@@ -1,0 +1,56 @@
+"""The pytest plugin, as far as it goes without an engine."""
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    """A project with one test that says what the cluster would be made with."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    folder = pytester.mkdir("My Project")  # pytester's own folder is the home, of which no cluster is given all
+    test = "def test(slurm_settings): print('made', slurm_settings.model_dump_json(exclude_defaults=True))"
+    (folder / "test_it.py").write_text(test)
+    plugin = ("-p", "slurmbed.pytest_plugin", "-s", f"--rootdir={folder}", folder)
+    return lambda *words: pytester.runpytest_subprocess(*plugin, *words)
+
+
+def test_the_cluster_is_named_after_the_project_and_has_its_folder(project, pytester):
+    said = project()
+    said.assert_outcomes(passed=1)
+    folder = pytester.path / "My Project"
+    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project","workspace":"{folder}"*'])
+
+
+def test_two_workers_have_two_clusters(project, monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
+    project().stdout.fnmatch_lines(['*"name":"pytest-*-gw1"*'])
+
+
+def test_options_are_settings(project):
+    said = project("--slurm-nodes=3", "--slurm-gpus=h100:2", "--slurm-version=26.05", "--slurm-name=mine")
+    said.stdout.fnmatch_lines(['*"name":"mine","nodes":3,"gpus":"h100:2","slurm":"26.05"*'])
+
+
+def test_a_bad_option_is_said_in_words(project):
+    said = project("--slurm-nodes=many")
+    said.assert_outcomes(errors=1)
+    said.stdout.fnmatch_lines(["*NODES=many: not a whole number*"])
+
+
+def test_every_fixture_and_option_has_its_help(project):
+    shown = project("--fixtures").stdout.str()
+    for name in (
+        "slurm",
+        "slurm_cluster",
+        "slurm_nodes",
+        "slurm_user",
+        "slurm_shared",
+        "slurm_project",
+        "slurm_faults",
+    ):
+        after = shown.split(f"\n{name} ")[1]
+        assert "no docstring" not in after.splitlines()[1]
+    assert "--slurm-keep" in project("--help").stdout.str()
