@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-TIMEOUT = 180  # seconds; on idle cores the longest of these runs takes 5
+TIMEOUT = 300  # seconds; on idle cores the longest of these runs takes 5
 PORTS = range(20000, 32768)  # below those that the operating system gives to outgoing connections
 
 FORKS = mp.get_context("forkserver")  # one process imports everything and forks the ranks, which start in milliseconds

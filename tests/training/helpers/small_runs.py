@@ -38,7 +38,7 @@ import os, time, train
 from pathlib import Path
 ended, generate = Path({file!r}), train.generate
 def alone(*arguments):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not ended.exists():
         assert time.monotonic() < deadline, "the others wait for the sample"
         time.sleep(0.01)
