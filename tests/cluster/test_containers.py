@@ -140,6 +140,7 @@ def test_a_users_own_key_leads_to_login_and_to_nobody_else(cluster):
 
 
 def test_ssh_to_a_node_takes_a_job_there(cluster, submit):
+    jobs.wait_until_idle(cluster)
     refused = "Access denied: alice has no job on node-2\n"
     assert refused in ssh(cluster, "alice", "node-2").stderr
     job_id = submit(cluster, "--nodelist=node-2")
@@ -191,9 +192,11 @@ def test_no_user_keeps_a_node_from_starting(cluster):
     locks = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert int(locks.stdout.readline()) > 20
+        engine.execute(cluster, "node-2", ["mkdir", "/localscratch/of-a-lost-job"]).check()
         engine.restart(cluster, "node-2")
         wait_ready(cluster, 2)
         assert engine.started_at(cluster, "node-2") > before
+        assert not engine.execute(cluster, "node-2", ["ls", "/localscratch/of-a-lost-job"]).ok
         assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
     finally:
         engine.execute(cluster, "node-1", ["pkill", "-u", "alice", "python3"])
