@@ -1,6 +1,7 @@
 """The wheel, in a virtual environment and a folder of their own: what someone has who typed `pip install slurmbed`."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,13 @@ from harness.names import NAME
 from slurmbed.project import ROOT
 
 OTHER = f"{NAME}-wheel"
+FIVE_LINES = """
+import slurmbed
+def test_two_nodes(slurm, slurm_shared):
+    job = slurm.sbatch("#!/bin/sh\\nsrun hostname", "--nodes=2", f"--output={slurm_shared}/log")
+    job.wait()
+    slurmbed.assert_separate_nodes(job)
+"""
 
 
 def call(*argv: str | Path, cwd: Path) -> str:
@@ -28,7 +36,7 @@ def installed(tmp_path_factory) -> Path:
     call(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
     call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    call(folder / "venv/bin/pip", "install", "--quiet", wheel, cwd=folder)
+    call(folder / "venv/bin/pip", "install", "--quiet", wheel, "pytest", cwd=folder)
     return folder / "venv" / "bin"
 
 
@@ -38,15 +46,10 @@ def test_a_cluster_in_an_empty_folder_runs_a_job_and_goes(image, installed, tmp_
     slurmbed = installed / "slurmbed"
     try:
         assert "node-2" in call(slurmbed, "up", "--name", OTHER, "--nodes", "2", "--memory", "512M", cwd=tmp_path)
-        program = (
-            f"import slurmbed; c = slurmbed.Cluster(slurmbed.Settings(name={OTHER!r})); "
-            "i = c.slurm.submit('--nodes=2', '--output=%j.log', '--wrap', 'srun --label hostname'); "
-            "print(c.slurm.wait_completed(i, timeout=60).state, i, slurmbed.__file__)"
-        )
-        state, job_id, file = call(installed / "python", "-c", program, cwd=tmp_path).split()
-        assert state == "COMPLETED"
-        assert Path(file).is_relative_to(installed.parent)
-        assert sorted((tmp_path / f"{job_id}.log").read_text().splitlines()) == ["0: node-1", "1: node-2"]
+        (tmp_path / "test_theirs.py").write_text(FIVE_LINES)
+        ran = call(installed / "pytest", f"--slurm-name={OTHER}", "--slurm-keep", cwd=tmp_path)
+        assert "1 passed" in ran
+        assert re.search(r"^plugins: .*\bslurmbed-", ran, re.MULTILINE)
     finally:
         assert "removed" in call(slurmbed, "clean", "--name", OTHER, cwd=tmp_path)
 
