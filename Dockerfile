@@ -130,6 +130,7 @@ COPY --chmod=755 scripts/module-files /usr/local/bin/
 RUN module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc
 COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
 COPY configs/ /
+COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/
 COPY --chmod=755 scripts/entrypoint scripts/job-here scripts/seff scripts/sgather scripts/wait-ready /usr/local/bin/
 RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

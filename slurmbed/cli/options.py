@@ -8,11 +8,16 @@ import click
 
 from slurmbed.cluster.settings import VERSIONS, Settings, Torch, checked
 
-MADE_WITH = "cpus memory slurm torch launchers retain adopt"
+MADE_WITH = "cpus memory slurm torch launchers nvidia_smi retain adopt"
 """Options of every command that may make a cluster."""
 
 CHOICES = {"slurm": tuple(VERSIONS), "torch": get_args(Torch)}
-FLAGS = {"launchers": "--launchers/--no-launchers", "retain": "--retain", "adopt": "--adopt"}
+FLAGS = {
+    "launchers": "--launchers/--no-launchers",
+    "nvidia_smi": "--nvidia-smi/--no-nvidia-smi",
+    "retain": "--retain",
+    "adopt": "--adopt",
+}
 
 
 def setting(name: str) -> Callable:

@@ -62,6 +62,7 @@ class Plan:
             **images.build_environment(self.choices),
             "SLURMBED_CLONE": str(self.choices.clone),
             "SLURMBED_JOB_UID": str(self.choices.job_uid),
+            "SLURMBED_NVIDIA_SMI": str(int(self.choices.nvidia_smi)),
             "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
             "SLURMBED_SSH_PUBLIC_KEY": self.ssh_key,
             "SLURMBED_WORKSPACE": str(self.choices.workspace),
@@ -158,7 +159,7 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     now = choices_so_far(snapshot)
     asked = {
         key: value
-        for key in ("slurm", "torch", "launchers", "ssh_port", "workspace", "mount")
+        for key in ("slurm", "torch", "launchers", "nvidia_smi", "ssh_port", "workspace", "mount")
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)

@@ -124,6 +124,9 @@ class Settings(BaseModel):
     launchers: bool | None = Field(
         default=None, description="nodes with accelerate, DeepSpeed, Ray, Open MPI and others [default: launchers]"
     )
+    nvidia_smi: bool | None = Field(
+        default=None, description="an emulated nvidia-smi where GPUs are emulated [default: nvidia-smi]"
+    )
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
         default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
@@ -168,6 +171,7 @@ class Choices(BaseModel):
     slurm: str = next(iter(VERSIONS))
     torch: Torch = "debian"
     launchers: bool = True
+    nvidia_smi: bool = True
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
     mount: tuple[Path, ...] = ()

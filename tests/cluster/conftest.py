@@ -87,9 +87,9 @@ def faulty_workspace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def faulty_of_all(image, faulty_workspace):
-    """Two nodes with two emulated GPUs each, whose loss is noticed sooner than elsewhere."""
+    """Two nodes with two emulated GPUs each and no nvidia-smi, whose loss is noticed sooner than elsewhere."""
     config = HERE / "faults.yaml"
-    with clusters.running(f"{NAME}-faults", config=config, workspace=faulty_workspace) as cluster:
+    with clusters.running(f"{NAME}-faults", config=config, nvidia_smi=False, workspace=faulty_workspace) as cluster:
         yield cluster
 
 

@@ -1,5 +1,6 @@
 """GPUs: emulated ones through Slurm, the host's as far as a machine without any can show, NCCL where there is one."""
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -26,6 +27,21 @@ def test_slurm_hands_out_emulated_gpus(pod):
     assert "Requested node configuration is not available" in refused.stderr
     with pytest.raises(UsageError, match="the existing nodes were made with GPUS=emulated:8"):
         clusters.make_cluster(pod.name, gpus=0).up()
+
+
+def test_nvidia_smi_lists_the_gpus_of_the_job(pod):
+    smi = "nvidia-smi --query-gpu=index,memory.total --format=csv"
+    assert jobs.srun_by_rank(pod, smi, "--gres=gpu:emulated:1") == ["index, memory.total [MiB]", "0, 16384 MiB"]
+    each_its_own = jobs.srun_by_rank(pod, f"{smi},noheader,nounits", "--ntasks=2", "--gpus-per-task=1")
+    assert each_its_own == ["0, 16384", "1, 16384"]
+    listed = jobs.srun_by_rank(pod, "nvidia-smi -L", "--gpus-per-node=2")
+    assert [re.sub("GPU-[0-9a-f-]{36}", "ID", line) for line in listed] == [
+        f"GPU {i}: Emulated GPU (UUID: ID)" for i in range(2)
+    ]
+    table = jobs.srun_by_rank(pod, "nvidia-smi", "--gpus-per-node=2")
+    assert [line.split()[1] for line in table if "Emulated GPU" in line] == ["0", "1"]
+    assert jobs.srun_by_rank(pod, "nvidia-smi || echo ended $?") == ["No devices were found", "ended 6"]
+    assert len(engine.execute(pod, "node-1", ["nvidia-smi", "-L"]).check().stdout.splitlines()) == 8
 
 
 def test_a_node_more_has_as_many_emulated_gpus(pod):

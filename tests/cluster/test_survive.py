@@ -152,6 +152,11 @@ def usr1_is_pending(cluster) -> None:
             raise Pending(f"{node}: {pending}")
 
 
+def test_emulated_gpus_may_come_without_nvidia_smi(faulty):
+    """A cluster made with NVIDIA_SMI=0, for programs that take its absence as their sign."""
+    assert faulty.slurm.runner(["srun", "--gpus=1", "sh", "-c", "! command -v nvidia-smi"]).ok
+
+
 def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty):
     job = Training(faulty, steps="10000000")
     job.wait_for_step(20)
