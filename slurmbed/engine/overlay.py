@@ -62,6 +62,8 @@ def node_service(number: int, slices: Sequence[Slice]) -> dict:
         "mem_limit": f"{part.memory_limit}m",
         "memswap_limit": f"{part.memory_limit}m",
     }
+    if part.topology:
+        service["environment"]["NODE_TOPOLOGY"] = part.topology
     if part.gpus:
         service["environment"]["NODE_GRES"] = part.gpus.gres
         service.update(gpu_devices(part))

@@ -18,6 +18,8 @@ from pydantic import (
 from slurmbed.spec.gpus import MAX_GPUS, NO_GPUS, Gpus
 from slurmbed.spec.memory import parse_memory
 
+MAX_CPUS = 1024  # of one node
+
 Location = tuple[str | int, ...]
 """Where in the file: keys and places in lists, as pydantic gives them."""
 
@@ -83,10 +85,30 @@ class NodeGroup(Strict):
 
     name: Name
     count: Count = 1
-    cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    cpus: Annotated[int, Field(ge=1, le=MAX_CPUS)] | None = None
+    sockets: Annotated[int, Field(ge=1, le=64)] | None = None
+    cores: Annotated[int, Field(ge=1, le=1024)] | None = None  # of each socket
+    threads: Annotated[int, Field(ge=1, le=8)] | None = None  # of each core
     memory: Memory | None = None
     gpus: Gres = Field(default=NO_GPUS, alias="gres")
     features: list[Name] = []
+
+    @property
+    def threads_in_all(self) -> int:
+        """Of all cores of all sockets; 0 if nothing is said of them."""
+        if not (self.sockets or self.cores or self.threads):
+            return 0
+        sockets, threads = self.sockets or 1, self.threads or 1
+        return sockets * threads * (self.cores or max(1, (self.cpus or 1) // (sockets * threads)))
+
+    @property
+    def topology(self) -> str:
+        """In Slurm's words; "" if nothing is said of it."""
+        if not self.threads_in_all:
+            return ""
+        sockets, threads = self.sockets or 1, self.threads or 1
+        cores = self.threads_in_all // (sockets * threads)
+        return f"Sockets={sockets} CoresPerSocket={cores} ThreadsPerCore={threads}"
 
 
 class Partition(Strict):
@@ -214,6 +236,10 @@ def unknown(names: list[str], known: list[str], what: str, where: Location) -> I
 def group_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     groups = [group.name for group in spec.nodes]
     for i, group in enumerate(spec.nodes):
+        if group.cpus and group.threads_in_all not in (0, group.cpus):
+            yield ("nodes", i, "cpus"), f"{group.cpus}, but sockets, cores and threads make {group.threads_in_all}"
+        if group.threads_in_all > MAX_CPUS:
+            yield ("nodes", i), f"sockets, cores and threads make {group.threads_in_all} CPUs; at most {MAX_CPUS}"
         if group.name in ("all", "default") or re.match(r"node(-\d|$)", group.name):
             yield ("nodes", i, "name"), f"{group.name} means something else to Slurm: choose another name"
         if spec.partitions and not any(group.name in each.nodes for each in spec.partitions):

@@ -38,7 +38,7 @@ class Slice(BaseModel):
     """What a node says it has, and what its container is held to.
 
     ``memory`` in MiB; a limit of 0 is none. ``gpu_ids`` are nvidia-smi's numbers of the host's GPUs, empty for emulated
-    ones. ``features`` begin with the name of the node's group.
+    ones. ``features`` begin with the name of the node's group. ``topology`` is in Slurm's words.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,6 +49,7 @@ class Slice(BaseModel):
     gpus: Gpus = NO_GPUS
     gpu_ids: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    topology: str = ""
 
     @property
     def group(self) -> str:
@@ -59,7 +60,8 @@ class Slice(BaseModel):
         """What the node's record in Slurm says of it."""
         gres = [f"Gres={self.gpus.gres}"] if self.gpus else []
         features = [f"Feature={','.join(self.features)}"] if self.features else []
-        return " ".join([f"CPUs={self.cpus}", f"RealMemory={self.memory}", *gres, *features])
+        cpus = [f"CPUs={self.cpus}", *self.topology.split()]
+        return " ".join([*cpus, f"RealMemory={self.memory}", *gres, *features])
 
 
 def plain_slices(
@@ -192,9 +194,10 @@ def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -
     memory = group.memory or share
     if memory < 1:
         raise UsageError(f"the other groups leave no memory for the nodes of {group.name}", "give them less memory")
-    cpus = group.cpus or max(1, host.cpus // nodes, group.gpus.count)
+    cpus = group.cpus or group.threads_in_all or max(1, host.cpus // nodes, group.gpus.count)
     try:
         part = slice_for(host, 1, cpus=cpus, memory=memory)
     except UsageError as error:
         raise UsageError(f"a node of the group {group.name}: {error.reason}", error.hint) from None
-    return part.model_copy(update={"gpus": group.gpus, "features": (group.name, *group.features)})
+    features = (group.name, *group.features)
+    return part.model_copy(update={"gpus": group.gpus, "features": features, "topology": group.topology})

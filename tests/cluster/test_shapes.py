@@ -62,6 +62,13 @@ def test_tasks_see_the_gpus_they_asked_for(h100_pod, words, seen):
     assert srun_by_rank(h100_pod, SEEN, *words) == seen
 
 
+def test_slurm_knows_sockets_and_cores(h100_pod):
+    shown = h100_pod.slurm.runner(["sinfo", "--noheader", "--format=%z %c"]).check().stdout
+    assert shown.split() == ["2:16:1", "32"]
+    assert srun_by_rank(h100_pod, "hostname", "--sockets-per-node=2", "--cores-per-socket=16") == ["node-1"]
+    assert "Requested node configuration is not available" in refusal(h100_pod, "--sockets-per-node=3")
+
+
 @pytest.mark.parametrize("word", ["--gres=gpu:h100:9", "--gres=gpu:a100:1", "--cpus-per-task=33"])
 def test_what_no_node_has_is_refused(h100_pod, word):
     assert re.search("Requested node configuration is not available|CPU count per node", refusal(h100_pod, word))

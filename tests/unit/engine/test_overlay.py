@@ -43,6 +43,7 @@ def test_the_entrypoint_is_told_by_arguments_and_the_environment_stays_empty():
     assert services["node-3"]["command"] == [
         "node",
         users,
+        "NVIDIA_SMI=${SLURMBED_NVIDIA_SMI:-1}",
         "NODE_CPUS=1",
         "NODE_MEMORY=2048",
         "NODE_CPUS=2",

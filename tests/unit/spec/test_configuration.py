@@ -43,7 +43,7 @@ def campus() -> ClusterSpec:
 GROUP = "nodes:\n  - name: cpu\n"  # lines 1 and 2
 MISTAKES = {
     "    cpuz: 3": "3: nodes[0].cpuz: unknown key; did you mean cpus?",
-    "    zip: 3": "3: nodes[0].zip: unknown key; known: name, count, cpus, memory, gres, features",
+    "    zip: 3": "3: nodes[0].zip: unknown key; known: name, count, cpus, sockets, cores, threads, memory, gres, f",
     "partition: []": "3: partition: unknown key; did you mean partitions?",
     "    count: 0": "3: nodes[0].count: Input should be greater than or equal to 1 (it is '0')",
     "    count: 2\n    count: 3": "4: count is given twice",
@@ -73,6 +73,8 @@ MISTAKES = {
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
     "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
     "mounts:\n  - {host: ., container: /etc/slurm}": "4: mounts[0].container: /etc/slurm is a system folder",
+    "  - {name: b, cpus: 7, sockets: 2, cores: 4}": "3: nodes[1].cpus: 7, but sockets, cores and threads make 8",
+    "  - {name: b, sockets: 64, cores: 64}": "3: nodes[1]: sockets, cores and threads make 4096 CPUs; at most 1024",
     "hooks: /no/such": "3: hooks: /no/such is not there, or not a folder",
     "slurm_conf: [Epilog=/etc/x]": "3: slurm_conf[0]: Epilog is set by slurmbed itself",
     "mounts:\n  - {host: ., container: /opt}": "4: mounts[0].container: /opt is a system folder",
@@ -143,6 +145,14 @@ def test_hooks_come_beside_the_clusters_own(write, tmp_path):
     scripts[0].rename(tmp_path / "mine" / "Prolog")
     with pytest.raises(UsageError, match=r"mine/Prolog is none of prolog\.d, task_prolog\.d, epilog\.d, job_submit"):
         read(path)
+
+
+def test_a_group_may_have_a_topology(write):
+    pair = "  - {name: b, sockets: 2, cores: 4, threads: 2, memory: 1G}\n  - {name: c, cpus: 8, sockets: 2}\n"
+    *_, b, c = slices_of_spec(read(write(GROUP + pair)), LAPTOP, 3, {})
+    assert b.record.startswith("CPUs=16 Sockets=2 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=1024")
+    assert c.record.startswith("CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 ")
+    assert overlay([b], None, {})["services"]["node-1"]["environment"]["NODE_TOPOLOGY"] == b.topology
 
 
 def test_partitions_replace_main(campus):
