@@ -105,6 +105,16 @@ def run(
     return Result(argv, child.returncode, stdout or "", stderr or "")
 
 
+def spawn(argv: Sequence[str], log: int) -> None:
+    """Start ``argv`` as a process that outlives this one and its terminal; it has no lock of this one's.
+
+    Args:
+        log: a file descriptor for what it prints; it is closed here.
+    """
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    os.close(log)
+
+
 def end(child: subprocess.Popen, own_session: bool) -> str:
     """Tell a command, with all that it started, to end; then make it. Returns what it printed."""
     for number in (signal.SIGTERM, signal.SIGKILL):

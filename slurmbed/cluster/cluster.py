@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from slurmbed.cluster import images
+from slurmbed.cluster import elastic, images
 from slurmbed.cluster.export import export
 from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.lock import lock
@@ -98,8 +98,9 @@ class Cluster:
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = READY_QOS.name if plan.spec and plan.spec.enforces_limits else ""
-            found = wait_ready(self.engine, self.name, nodes, qos, self.stage())
-            if delete_nodes_above(found, self.as_root, nodes, self.say):
+            found = wait_ready(self.engine, self.name, plan.lasting, qos, self.stage())
+            changed = delete_nodes_above(found, self.as_root, nodes, self.say)
+            if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:
                 found = self.slurm.nodes()
             return found
         except BaseException as error:
@@ -344,9 +345,9 @@ class Cluster:
     def start(self, plan: Plan, before: Snapshot) -> None:
         nodes = len(plan.slices)
         self.say(f"starting {nodes} nodes, login, slurmctld, slurmdbd and db")
-        arguments = ("up", "--detach", "--no-build", "--remove-orphans")
         self._snapshot = None
-        self.compose.with_overlay(plan.overlay, plan.environment, *arguments, timeout=300 + nodes).check()
+        for arguments in elastic.ways_to_start(plan.lasting, nodes):
+            self.compose.with_overlay(plan.overlay, plan.environment, *arguments, timeout=300 + nodes).check()
         self.engine.remove_containers([each.name for number, each in before.nodes.items() if number > nodes])
 
     def wait_for_controller(self) -> None:

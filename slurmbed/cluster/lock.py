@@ -18,16 +18,17 @@ LONGEST = 3600  # seconds to wait for another command
 
 
 @contextmanager
-def lock(engine: str, name: str, command: str, say: Callable[[str], None]) -> Iterator[None]:
+def lock(engine: str, name: str, command: str, say: Callable[[str], None], longest: float = 0) -> Iterator[None]:
     """Hold the lock ``name`` of the engine with the id ``engine``; while another has it, wait, and say for whom.
 
     The commands that ``run`` starts hold it too: after this process was killed it is free when they have all ended.
 
     Args:
         command: what holds it, for whoever waits.
+        longest: seconds to wait for it; an hour if 0.
 
     Raises:
-        WaitTimeout: it was not free within an hour; names the one that has it.
+        WaitTimeout: it was not free by then; names the one that has it.
         SlurmbedError: its file cannot be opened.
     """
     descriptor = open_file(FOLDER / f"slurmbed-{re.sub('[^A-Za-z0-9]', '', engine)}-{name}.lock")
@@ -45,7 +46,7 @@ def lock(engine: str, name: str, command: str, say: Callable[[str], None]) -> It
             raise Pending(f"held by {holder}") from None
 
     try:
-        wait_until(take, what=f"the lock of {name}", timeout=LONGEST)
+        wait_until(take, what=f"the lock of {name}", timeout=longest or LONGEST)
         holder = f"slurmbed {command} of {user()}, process {os.getpid()}, since {datetime.now():%H:%M:%S}"
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.encode(), 0)

@@ -42,6 +42,11 @@ class Plan:
     selinux: bool = False
 
     @property
+    def lasting(self) -> int:
+        """How many nodes always run; they have the lowest numbers."""
+        return sum(not part.elastic for part in self.slices)
+
+    @property
     def labels(self) -> dict[str, str]:
         """What is written on every container: there is no other record of a cluster."""
         file = digest(json.dumps(yaml.safe_load(BASE_FILE.read_text())))
@@ -76,7 +81,7 @@ class Plan:
         return (
             snapshot.slices == dict(enumerate(self.slices, start=1))
             and snapshot.is_running
-            and all(each.is_running for each in made)
+            and all(each.is_running for each in made if each not in snapshot.elastic_nodes)
             and all(each.image_id in wanted for each in made)
             and all(each.labels.get(key) == text for each in made for key, text in self.labels.items())
             and snapshot.services["login"].labels.get(SSH_LABEL) == digest(self.ssh_key)

@@ -67,6 +67,8 @@ def node_service(number: int, slices: Sequence[Slice]) -> dict:
     if part.gpus:
         service["environment"]["NODE_GRES"] = part.gpus.gres
         service.update(gpu_devices(part))
+    if part.elastic:
+        service["environment"]["NODE_ELASTIC"] = "1"
     if part.features:
         service["environment"].update(NODE_FEATURES=",".join(part.features), NODES_BEFORE=earlier_groups(slices))
     if number > NODES_IN_BASE_FILE:

@@ -123,6 +123,11 @@ class Snapshot:
         return {each.node_number: each for each in self.containers if each.node_number}
 
     @property
+    def elastic_nodes(self) -> list[Container]:
+        """The nodes whose containers run only while Slurm asks for them."""
+        return [each for _, each in sorted(self.nodes.items()) if (part := each.slice) and part.elastic]
+
+    @property
     def highest_node(self) -> int:
         return max(self.nodes, default=0)
 

@@ -92,6 +92,7 @@ class NodeGroup(Strict):
     memory: Memory | None = None
     gpus: Gres = Field(default=NO_GPUS, alias="gres")
     features: list[Name] = []
+    elastic: bool = False  # containers run while Slurm has jobs for them
 
     @property
     def threads_in_all(self) -> int:
@@ -244,6 +245,8 @@ def group_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
             yield ("nodes", i, "name"), f"{group.name} means something else to Slurm: choose another name"
         if spec.partitions and not any(group.name in each.nodes for each in spec.partitions):
             yield ("nodes", i, "name"), f"no partition has the nodes of {group.name}"
+        if group.elastic and (i == 0 or not all(later.elastic for later in spec.nodes[i:])):
+            yield ("nodes", i, "elastic"), "elastic groups come last, after a group whose nodes always run"
         for j, feature in enumerate(group.features):
             if feature in groups:
                 yield ("nodes", i, "features", j), f"{feature} is a feature of all nodes of the group {feature}"

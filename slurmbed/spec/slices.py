@@ -38,7 +38,8 @@ class Slice(BaseModel):
     """What a node says it has, and what its container is held to.
 
     ``memory`` in MiB; a limit of 0 is none. ``gpu_ids`` are nvidia-smi's numbers of the host's GPUs, empty for emulated
-    ones. ``features`` begin with the name of the node's group. ``topology`` is in Slurm's words.
+    ones. ``features`` begin with the name of the node's group. ``topology`` is in Slurm's words. An ``elastic`` node's
+    container runs only while Slurm asks for it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -50,6 +51,7 @@ class Slice(BaseModel):
     gpu_ids: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     topology: str = ""
+    elastic: bool = False
 
     @property
     def group(self) -> str:
@@ -199,5 +201,5 @@ def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -
         part = slice_for(host, 1, cpus=cpus, memory=memory)
     except UsageError as error:
         raise UsageError(f"a node of the group {group.name}: {error.reason}", error.hint) from None
-    features = (group.name, *group.features)
-    return part.model_copy(update={"gpus": group.gpus, "features": features, "topology": group.topology})
+    of_group = {"gpus": group.gpus, "features": (group.name, *group.features), "topology": group.topology}
+    return part.model_copy(update=of_group | {"elastic": group.elastic})

@@ -8,7 +8,7 @@ from slurmbed.spec.model import ClusterSpec, Partition
 def lines(spec: ClusterSpec) -> list[str]:
     """The spec's lines; the user's own come last, and instead of others with the same key."""
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*accounting(spec), *preemption(spec), *hooks(spec), *partitions(spec)]
+    ours = [*accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 
@@ -28,6 +28,14 @@ def hooks(spec: ClusterSpec) -> Iterator[str]:
     """Slurm takes several lines of these keys; the image's own scripts still run."""
     for key in ("Prolog", "Epilog") if spec.hooks else ():
         yield from (f"{key}=/etc/slurm/{key.lower()}.d/*", f"{key}=/etc/slurm/hooks/{key.lower()}.d/*")
+
+
+def power(spec: ClusterSpec) -> Iterator[str]:
+    """Slurm's power saving. A container starts and stops in seconds; a busy machine takes longer."""
+    if any(group.elastic for group in spec.nodes):
+        yield from ("ResumeProgram=/etc/slurm/power/resume", "SuspendProgram=/etc/slurm/power/suspend")
+        yield "ResumeFailProgram=/etc/slurm/power/suspend"  # so that a node that did not come in time can come again
+        yield from ("SuspendTime=60", "SuspendTimeout=20", "ResumeTimeout=180")
 
 
 def partitions(spec: ClusterSpec) -> Iterator[str]:
