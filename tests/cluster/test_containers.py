@@ -149,6 +149,9 @@ def test_ssh_to_a_node_takes_a_job_there(cluster, submit):
     assert ssh(cluster, "alice", "node-2", "-tt", say="tty").check().stdout.startswith("/dev/pts/")
     assert "bob has no job on node-2" in ssh(cluster, "bob", "node-2").stderr
     assert "alice has no job on node-1" in ssh(cluster, "alice", "node-1").stderr
+    for words in (["login"], ["node-2", "-f", "/etc/ssh/sshd_config_node"]):
+        settings = engine.execute(cluster, words[0], ["/usr/sbin/sshd", "-T", *words[1:]]).check().stdout
+        assert "x11forwarding no\n" in settings
     # A tunnel begins on login, never on a node.
     assert ssh(cluster, "alice", "node-2", "-Jlogin", start="node-1").check().stdout == "node-2\n"
     assert "administratively prohibited" in ssh(cluster, "alice", "login", "-Jnode-2").stderr
