@@ -6,6 +6,7 @@ from slurmbed.cli.main import Commands, run
 
 COMMANDS = {
     "test": ("dev.suites:test", "lint and all tests"),
+    "test-versions": ("dev.suites:test_versions", "the core of the cluster tests with other versions of Slurm"),
     "test-launchers": ("dev.suites:test_launchers", "the whole matrix of launchers"),
     "mutate": ("dev.mutate:mutate", "does a test find each of many mistakes in the training programs?"),
     "bench": ("dev.bench:bench", "how fast: ratios measured in one run"),

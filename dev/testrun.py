@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurmbed.process import INHERITED
 
+SLURM = "SLURMBED_TEST_SLURM"  # the version of Slurm that clusters of tests have, if it is not the default
 VARIABLE = "SLURMBED_TEST_RUN"  # tells a run's name to the processes that it starts
 FOLDER = Path("/tmp")  # not $TMPDIR: all users of an engine have to meet
 NAME = re.compile("slurmbed-test-[0-9a-f]{4}")
