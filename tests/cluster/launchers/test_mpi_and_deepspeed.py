@@ -13,7 +13,7 @@ NODES = ["node-1", "node-1", "node-2", "node-2"]  # of ranks 0 to 3
 SIZE = ("--nodelist=node-1,node-2", "--nodes=2", "--gpus-per-node=2")
 BY_SLURM = (*SIZE, "--ntasks-per-node=2")  # Slurm starts the ranks, else one launcher on each node
 MPI = [(*SIZE, "--cpus-per-task=2", "launchers/mpirun.sbatch"), (*BY_SLURM, "launchers/pmix.sbatch")]
-SSH = (*SIZE, "--cpus-per-task=2", "launchers/deepspeed-ssh.sbatch")
+SSH = (*SIZE, "--cpus-per-task=2", "--mem=1G", "launchers/deepspeed-ssh.sbatch")
 DEEPSPEED = [pytest.param(SSH, marks=pytest.mark.matrix), (*BY_SLURM, "launchers/deepspeed-srun.sbatch")]
 TRAINING = ("train.py", "--parallel=ddp", "--backend=mpi", "--all-reduce=backend", "--steps=5", "--profile-step=0")
 

@@ -9,6 +9,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --gpus-per-node=8
+#SBATCH --mem=0
 #SBATCH --time=00:10:00
 #SBATCH --no-requeue
 # The job itself says little: what its nodes say is in log/.
