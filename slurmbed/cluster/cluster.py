@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurmbed.cluster import elastic, images
 from slurmbed.cluster.export import export
+from slurmbed.cluster.farewell import say_goodbye
 from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
@@ -32,10 +33,6 @@ from slurmbed.spec.model import READY_QOS
 from slurmbed.wait import Pending, wait_until
 
 
-def silent(_: str) -> None:
-    """The default of ``say``."""
-
-
 class Cluster:
     """The cluster ``settings.name`` on the Docker engine that answers.
 
@@ -50,7 +47,7 @@ class Cluster:
         UsageError: mistakes in the configuration file, each with its line.
     """
 
-    def __init__(self, settings: Settings | None = None, say: Callable[[str], None] = silent):
+    def __init__(self, settings: Settings | None = None, say: Callable[[str], None] = lambda _: None):
         self.settings, self.say = settings or Settings(), say
         self.name = self.settings.name
         self.compose = Compose(self.name)
@@ -108,11 +105,13 @@ class Cluster:
             raise
 
     def down(self) -> None:
-        """Stop the containers; jobs, accounting, home directories and keys stay."""
+        """Stop the containers; jobs are queued again; accounting, home directories and keys stay."""
         self.require_engine()
         with self.lock("down"):
             self.require()
             self.require_own()
+            if self.snapshot.is_running:
+                say_goodbye(self.as_root, self.say)
             self.compose.by_name("stop", timeout=300).check()
 
     def clean(self) -> None:
@@ -200,9 +199,8 @@ class Cluster:
         with tempfile.TemporaryFile() as held:
             held.write(content)
             held.seek(0)
-            run(
-                self.exec_argv(["sh", "-c", script, "sh", file], USER, ["--interactive"]), timeout=120, stdin=held
-            ).check()
+            argv = self.exec_argv(["sh", "-c", script, "sh", file], USER, ["--interactive"])
+            run(argv, timeout=120, stdin=held).check()
         return self.workspace() / file
 
     def export_logs(self, folder: Path) -> list[Path]:

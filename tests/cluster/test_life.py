@@ -1,6 +1,8 @@
 """A cluster's life: a node lost and back, growing and shrinking, stopping and starting."""
 
+import random
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +128,57 @@ def accounted(cluster: Cluster, job_id: str) -> None:
     shown = cluster.slurm.runner(["sacct", "--allocations", "--noheader", "--format=State", f"--jobs={job_id}"]).output
     if shown.split() != ["COMPLETED"]:
         raise Pending(shown)
+
+
+# Says if it runs twice at once, saves when it is told to end, and does nothing where it had come to its end. The shell
+# hears a signal once its child has ended, and no child has the lock.
+AGED = """
+exec 9>>aged/$SLURM_JOB_ID.lock
+flock --nonblock 9 || echo $SLURM_JOB_ID >>aged/twice
+trap 'echo $SLURM_JOB_ID >>aged/saved; exit 0' TERM
+[ -e aged/$SLURM_JOB_ID.done ] && exit
+for _ in $(seq %d); do sleep 0.1 9>&-; done
+touch aged/$SLURM_JOB_ID.done
+"""
+
+
+def test_down_and_up_lose_no_job_and_run_none_twice_at_once(cluster, workspace):
+    """Twenty jobs, of which some have ended, some run, some begin just then; one asks not to run again."""
+    (workspace / "aged").mkdir()
+    engine.execute(cluster, "login", ["chown", "alice:", "/workspace/aged"]).check()
+    numbers = random.Random(1)
+    quiet = ("--output=/dev/null", "--mem=10M")
+    job_ids = [cluster.slurm.submit(*quiet, "--wrap", AGED % 9000)]
+    once = cluster.slurm.submit(*quiet, "--no-requeue", "--wrap", "sleep 900")
+    job_ids += [cluster.slurm.submit(*quiet, "--wrap", AGED % numbers.randrange(5, 30)) for _ in range(19)]
+    until(cluster, job_ids[0], "RUNNING")
+    until(cluster, once, "RUNNING")
+    wait_until(partial(so_many_are_done, workspace, 7), what="some of the jobs have ended", timeout=180)
+    cluster.down()
+    assert (workspace / "aged" / "saved").read_text().splitlines().count(job_ids[0]) == 1
+    again = make_cluster(NAME)
+    again.up()
+    assert again.slurm.job(once).state == "CANCELLED"
+    until(again, job_ids[0], "RUNNING")
+    again.slurm.cancel(job_ids[0])
+    wait_until(partial(so_many_are_done, workspace, 19), what="all jobs but the longest have ended", timeout=400)
+    assert not (workspace / "aged" / "twice").exists()
+    jobs.wait_until_idle(again)
+
+
+def so_many_are_done(workspace: Path, least: int) -> None:
+    done = len(list((workspace / "aged").glob("*.done")))
+    if done < least:
+        raise Pending(f"{done} of {least}")
+
+
+def test_a_job_does_not_outlive_its_node(cluster, submit):
+    """Of any age: what slurmctld learns from a node's start it forgets about jobs that have only just begun."""
+    job_id = submit(cluster, "--nodelist=node-2")
+    until(cluster, job_id, "RUNNING")
+    engine.restart(cluster, "node-2")
+    assert cluster.slurm.wait(job_id, 90, until=lambda job: job.state != "RUNNING").state == "PENDING"
+    wait_ready(cluster, 2)
 
 
 def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
