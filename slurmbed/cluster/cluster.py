@@ -18,6 +18,7 @@ from slurmbed.cluster.readiness import USER, wait_ready
 from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
+from slurmbed.cluster.ssh_keys import let_in, public_keys
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import Compose, container_name
 from slurmbed.engine.overlay import OURS
@@ -99,6 +100,7 @@ class Cluster:
             changed = delete_nodes_above(found, self.as_root, nodes, self.say)
             if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:
                 found = self.slurm.nodes()
+            let_in(self.slurm.runner, public_keys(), self.say)
             return found
         except BaseException as error:
             self.roll_back(error, plan.exists)
@@ -240,10 +242,8 @@ class Cluster:
 
     def working_nodes(self) -> int:
         """How many nodes work now; 0 if the cluster does not run, or slurmctld does not answer."""
-        if not self.snapshot.is_running:
-            return 0
         try:
-            return sum(node.works for node in self.slurm.nodes())
+            return sum(node.works for node in self.slurm.nodes()) if self.snapshot.is_running else 0
         except SlurmbedError:
             return 0
 
@@ -316,6 +316,8 @@ class Cluster:
         """
         self.ensure_engine()
         self.require_own()
+        if self.snapshot.containers and images.keep(self.choices(), self.snapshot, self.engine.tag):
+            self.look()
         host = Host.of(self.snapshot.info)
         plan = make_plan(self.settings, self.spec, self.snapshot, host, keep_images)
         host.check_disk(images_there=not images.missing(plan.choices, self.snapshot))

@@ -20,9 +20,9 @@ def say_goodbye(as_root: AsRoot, say: Callable[[str], None]) -> None:
     until slurmctld starts again. If it does not answer, that is said, and nothing else is done.
     """
     try:
-        if not words(as_root, "squeue", "--noheader", "--format=%i"):
+        if not words(as_root, "squeue", "--all", "--noheader", "--format=%i"):
             return
-        partitions = words(as_root, "sinfo", "--noheader", "--format=%R %a")
+        partitions = words(as_root, "sinfo", "--all", "--noheader", "--format=%R %a")
         is_up = [name for name, state in zip(partitions[::2], partitions[1::2], strict=True) if state == "up"]
         try:
             set_partitions(as_root, is_up, "DOWN")
@@ -38,7 +38,7 @@ def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
     asked: Counter[str] = Counter()
 
     def check() -> None:
-        listed = words(as_root, "squeue", "--noheader", f"--states={ON_NODES}", "--format=%i %T")
+        listed = words(as_root, "squeue", "--all", "--noheader", f"--states={ON_NODES}", "--format=%i %T")
         jobs = dict(zip(listed[::2], listed[1::2], strict=True))
         # A heterogeneous job as a whole: 7 for 7+0 and 7+1.
         running = {job.partition("+")[0] for job, state in jobs.items() if state != "COMPLETING"}

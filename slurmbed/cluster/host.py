@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle and ssh key."""
+"""What this machine has: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle."""
 
 import os
 import shlex
@@ -28,7 +28,6 @@ class Host:
         free_disk: MiB where the engine keeps its data; None if that is unknown.
         limits_cpus, limits_memory: whether containers can be held to CPUs and memory.
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
-        ssh_key: the user's public key; "" for none.
         maps_users: whether users in containers are others on the host.
         selinux: whether containers may use only what has their label.
     """
@@ -39,7 +38,6 @@ class Host:
     limits_cpus: bool = True
     limits_memory: bool = True
     has_nvidia_runtime: bool = False
-    ssh_key: str = ""
     maps_users: bool = False
     selinux: bool = False
 
@@ -52,7 +50,6 @@ class Host:
             limits_cpus=info.limits_cpus,
             limits_memory=info.limits_memory,
             has_nvidia_runtime="nvidia" in info.runtimes,
-            ssh_key=ssh_public_key(),
             maps_users=info.maps_users,
             selinux="selinux" in info.security,
         )
@@ -142,9 +139,3 @@ def ca_bundle() -> str:
         if path and Path(path).is_file():
             return path
     return "/dev/null"
-
-
-def ssh_public_key() -> str:
-    """The user's public key, for ssh into the login node; "" if there is none."""
-    keys = sorted(Path("~/.ssh").expanduser().glob("id_*.pub"))
-    return keys[0].read_text().strip() if keys else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from slurmbed.cluster.host import ca_bundle
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices
 from slurmbed.engine.compose import Compose
+from slurmbed.engine.overlay import CHOICES_LABEL
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.process import run
 from slurmbed.project import ROOT
@@ -50,6 +51,28 @@ def image(kind: str, choices: Choices) -> str:
 
 def missing(choices: Choices, snapshot: Snapshot) -> list[str]:
     return [name for kind in KINDS if (name := image(kind, choices)) not in snapshot.images]
+
+
+def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) -> bool:
+    """Give the names of a cluster's images back to those that its containers run on; whether one had lost its name.
+
+    Another clone may have built its own under the same names, or removed them. Compose goes by names, and would make
+    all containers anew, under their jobs.
+
+    Args:
+        choices: what the containers were made with.
+        tag: gives the image of an id a name.
+    """
+    there = [each for each in snapshot.containers if each.labels.get(CHOICES_LABEL) == snapshot.choices]
+    used = {image(kind_of(each.service), choices): each.image_id for each in there}
+    lost = {name: image_id for name, image_id in used.items() if snapshot.images.get(name) != image_id}
+    for name, image_id in lost.items():
+        tag(image_id, name)
+    return bool(lost)
+
+
+def kind_of(service: str) -> str:
+    return {"db": "db", "slurmdbd": "control", "slurmctld": "control"}.get(service, "node")
 
 
 def build(choices: Choices, first: bool, say: Callable[[str], None], install: Callable[[], None]) -> None:

@@ -20,7 +20,6 @@ from slurmbed.spec.model import ClusterSpec
 from slurmbed.spec.slices import HostResources, Slice, plain_slices, slices_of_spec
 
 FILE_LABEL = "org.slurmbed.file"  # digest of what docker-compose.yml says
-SSH_LABEL = "org.slurmbed.ssh"  # of login: digest of the user's public key
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Plan:
 
     Args:
         exists: containers or volumes of it are there.
-        ssh_key: the user's public key, for alice on the login node; "" for none.
         maps_users, selinux: as the engine's ``Host``.
     """
 
@@ -37,7 +35,6 @@ class Plan:
     slices: Sequence[Slice]
     spec: ClusterSpec | None
     exists: bool
-    ssh_key: str
     maps_users: bool = False
     selinux: bool = False
 
@@ -55,10 +52,7 @@ class Plan:
 
     @cached_property
     def overlay(self) -> dict:
-        shared = self.choices.shared
-        made = with_arguments(overlay(self.slices, self.spec, self.labels, shared, self.selinux))
-        made["services"]["login"]["labels"][SSH_LABEL] = digest(self.ssh_key)
-        return made
+        return with_arguments(overlay(self.slices, self.spec, self.labels, self.choices.shared, self.selinux))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,7 +63,6 @@ class Plan:
             "SLURMBED_JOB_UID": str(self.choices.job_uid),
             "SLURMBED_NVIDIA_SMI": str(int(self.choices.nvidia_smi)),
             "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
-            "SLURMBED_SSH_PUBLIC_KEY": self.ssh_key,
             "SLURMBED_WORKSPACE": str(self.choices.workspace),
             "SLURMBED_KEEP_OWNER": "1" if self.maps_users else "",
         }
@@ -84,7 +77,6 @@ class Plan:
             and all(each.is_running for each in made if each not in snapshot.elastic_nodes)
             and all(each.image_id in wanted for each in made)
             and all(each.labels.get(key) == text for each in made for key, text in self.labels.items())
-            and snapshot.services["login"].labels.get(SSH_LABEL) == digest(self.ssh_key)
         )
 
 
@@ -118,7 +110,6 @@ def make_plan(
         slices=choose_slices(settings, snapshot, host, count, spec),
         spec=spec,
         exists=snapshot.exists,
-        ssh_key=host.ssh_key,
         maps_users=host.maps_users,
         selinux=host.selinux,
     )

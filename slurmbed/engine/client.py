@@ -126,6 +126,12 @@ class Engine:
         with self.explained("docker images"):
             return self.api.images(filters={"label": label})
 
+    def tag(self, image: str, name: str) -> None:
+        """Give the image with this id a name like slurmbed-db:24.11; another one loses it."""
+        with self.explained(f"docker tag {image} {name}"):
+            repository, _, tag = name.rpartition(":")
+            self.api.tag(image, repository, tag)
+
     def logs(self, container: str, lines: int) -> str:
         """The last lines that a container has printed."""
         with self.explained(f"docker logs {container}"):

@@ -9,7 +9,7 @@ import pytest
 from harness import engine
 from harness.clusters import make_cluster
 from harness.internals import Cluster, wait_ready
-from harness.jobs import until
+from harness.jobs import until, wait_until_idle
 from harness.names import NAME
 from slurmbed.errors import NotReady, UsageError
 from slurmbed.process import run
@@ -84,12 +84,21 @@ def test_a_killed_node_is_seen_down_and_its_job_runs_again(cluster):
         cluster.slurm.wait(job_id, 60)
 
 
-def test_scale_up_and_down_keeps_running_jobs(cluster):
+def test_scale_up_and_down_keeps_running_jobs(cluster, monkeypatch, tmp_path):
+    """Although another clone has taken the image's name, and the user has got a new ssh key."""
     started = engine.started_at(cluster, "node-1")
+    image_id, name = engine.inspect(cluster, "node-1")["Image"], engine.inspect(cluster, "node-1")["Config"]["Image"]
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "new.pub").write_text("ssh-ed25519 AAAA new\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
     job_id = cluster.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", "sleep 600")
     cluster.slurm.wait(job_id, 30, until=lambda job: job.state == "RUNNING")
     try:
+        engine.docker("tag", engine.inspect(cluster, "db")["Image"], name)
         make_cluster(NAME, nodes=4).scale()
+        assert {engine.inspect(cluster, f"node-{number}")["Image"] for number in range(1, 5)} == {image_id}
+        keys = cluster.slurm.runner(["cat", "/home/alice/.ssh/authorized_keys"]).check().stdout
+        assert keys.splitlines().count("ssh-ed25519 AAAA new") == 1
         assert names(cluster) == ["node-1", "node-2", "node-3", "node-4"]
         spread = cluster.slurm.runner(["srun", "--nodes=3", "--exclude=node-1", "--label", "hostname"]).check().stdout
         assert sorted(spread.splitlines()) == ["0: node-2", "1: node-3", "2: node-4"]
@@ -163,7 +172,7 @@ def test_down_and_up_lose_no_job_and_run_none_twice_at_once(cluster, workspace):
     again.slurm.cancel(job_ids[0])
     wait_until(partial(so_many_are_done, workspace, 19), what="all jobs but the longest have ended", timeout=400)
     assert not (workspace / "aged" / "twice").exists()
-    jobs.wait_until_idle(again)
+    wait_until_idle(again)
 
 
 def so_many_are_done(workspace: Path, least: int) -> None:

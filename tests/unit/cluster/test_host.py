@@ -79,13 +79,3 @@ def test_jobs_run_as_the_user_and_never_as_root(monkeypatch, sudo, own, owner, u
     monkeypatch.setenv("SUDO_UID", str(sudo))
     monkeypatch.setattr(host.os, "getuid", lambda: own)
     assert host.job_uid(Workspace()) == uid
-
-
-def test_the_public_key_for_ssh_is_the_users_first(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert host.ssh_public_key() == ""
-    (tmp_path / ".ssh").mkdir()
-    for name in ("rsa", "ed25519"):
-        (tmp_path / ".ssh" / f"id_{name}.pub").write_text(f"ssh-{name} AAAA me\n")
-        (tmp_path / ".ssh" / f"id_{name}").write_text("secret")
-    assert host.ssh_public_key() == "ssh-ed25519 AAAA me"

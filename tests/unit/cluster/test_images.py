@@ -4,8 +4,14 @@ import shutil
 
 import pytest
 
-from slurmbed.cluster.images import digest, inputs
+from slurmbed.cluster.images import KINDS, digest, image, inputs, keep
+from slurmbed.cluster.settings import Choices
+from slurmbed.engine.client import EngineInfo
+from slurmbed.engine.overlay import CHOICES_LABEL
+from slurmbed.engine.snapshot import Container, Snapshot
 from slurmbed.project import ROOT
+
+INFO = EngineInfo("ID", 8, 8192, "/var/lib/docker", True, True, ("runc",))
 
 
 @pytest.fixture
@@ -45,3 +51,26 @@ def test_everything_that_the_dockerfile_copies_is_an_input():
     assert copied
     for word in copied:
         assert any(name == word or name.startswith(word.rstrip("/") + "/") for name in names), word
+
+
+def test_names_that_containers_had_go_back_to_the_images_they_run_on():
+    choices = Choices(digest="0123456789ab")
+    names = {kind: image(kind, choices) for kind in KINDS}
+    made = {CHOICES_LABEL: choices.model_dump_json()}
+    services = {
+        "db": "sha256:1",
+        "slurmdbd": "sha256:2",
+        "slurmctld": "sha256:2",
+        "login": "sha256:3",
+        "node-1": "sha256:3",
+    }
+    there = tuple(
+        Container(f"c-{name}-1", "c", name, "running", "Up", image_id, made, {}) for name, image_id in services.items()
+    )
+    there += (Container("c-node-2-1", "c", "node-2", "running", "Up", "sha256:4", {CHOICES_LABEL: "{}"}, {}),)  # older
+    moved = {names["db"]: "sha256:1", names["control"]: "sha256:9"}  # and the node's is removed
+    tagged: list[tuple[str, str]] = []
+    assert keep(choices, Snapshot("c", INFO, there, (), moved), lambda *words: tagged.append(words))
+    assert tagged == [("sha256:2", names["control"]), ("sha256:3", names["node"])]
+    kept = {names["db"]: "sha256:1", names["control"]: "sha256:2", names["node"]: "sha256:3"}
+    assert not keep(choices, Snapshot("c", INFO, there, (), kept), lambda *words: tagged.append(words))

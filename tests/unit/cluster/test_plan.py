@@ -71,14 +71,6 @@ def test_a_stopped_cluster_and_one_to_be_larger_are_not_as_planned():
     assert not plan(Settings(name="c", nodes=3), made(first)).is_met_by(made(first))
 
 
-def test_another_ssh_key_concerns_login_alone():
-    first, host = plan(), Host(cpus=8, memory=8192, ssh_key="ssh-ed25519 AAAA")
-    second = make_plan(Settings(name="c"), None, made(first), host)
-    assert not second.is_met_by(made(first))
-    before, after = first.overlay["services"], second.overlay["services"]
-    assert [name for name in before if before[name] != after[name]] == ["login"]
-
-
 def test_a_running_cluster_grows_on_the_images_it_runs_on(monkeypatch):
     first = plan()
     monkeypatch.setattr(images, "digest", lambda: "0123456789ab")
