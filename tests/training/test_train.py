@@ -129,7 +129,7 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
         ("tp", ("--all-reduce", "socket"), {"socket"}),
         ("tp", ("--all-reduce", "backend"), {"gloo"}),
         ("tp-dtensor", (), {"gloo", "socket"}),  # the gradient's norm is ours
-        ("pp", ("--all-reduce", "backend"), {"gloo"}),
+        ("ddp", ("--all-reduce", "backend"), {"gloo"}),
     ],
 )
 def test_a_run_names_what_carried_its_sums(run, parallel, flags, transports):
