@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 from slurmbed.cluster import host
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Choices
-from slurmbed.engine.compose import again_if_raced
 from slurmbed.errors import UsageError
 from slurmbed.process import Result, last_lines, run
 
@@ -89,7 +88,7 @@ def in_container(cluster: Cluster, program: list[str], stdin: str = "") -> Resul
     """
     made = cluster.choices()
     start = partial(run_in_image, cluster.name, made, cluster.node_image())
-    answer = again_if_raced(lambda: start("bridge", ["python3", *program], stdin))
+    answer = start("bridge", ["python3", *program], stdin)
     if not answer.ok:
         pip = ["python3", "-I", "-m", "pip"]
         index = [*pip, "download", "--quiet", "--no-deps", "--no-cache-dir", "--dest=/tmp", "pip"]

@@ -27,16 +27,6 @@ def compose_version() -> str:
     return found
 
 
-INTERFACE_RACE = "no such network interface"
-"""What an engine says when a network interface goes while it lists them: https://github.com/containerd/nerdctl/issues/3500"""
-
-
-def again_if_raced(start: Callable[[], Result]) -> Result:
-    """Start containers, once more if another one's interface went just then."""
-    done = start()
-    return start() if not done.ok and INTERFACE_RACE in done.output else done
-
-
 def container_name(project: str, service: str) -> str:
     """What Compose calls the container of a service."""
     return f"{project}-{service}-1"
@@ -73,7 +63,7 @@ class Compose:
         # Neither Compose's own variables nor a file .env that lies there decide what a cluster is.
         argv = ["docker", "compose", "--env-file", os.devnull, "--ansi", "never", "-p", self.project, *arguments]
         options["env"] = {**dict.fromkeys(name for name in os.environ if name.startswith("COMPOSE_")), **env}
-        done = again_if_raced(lambda: run(argv, **options))
+        done = run(argv, **options)
         if done.ok:
             return done
         try:

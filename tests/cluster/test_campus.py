@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import engine, jobs
+from harness import engine
 from harness.clusters import WORKSPACE, make_cluster, running
 from harness.internals import ROOT, Cluster, parse_table
 from harness.jobs import refusal, srun_by_rank, until
@@ -115,7 +115,6 @@ def test_a_normal_job_takes_the_place_of_a_preemptible_one_which_is_queued_again
     wait_until(lambda: preempted(campus, low), what="sacct shows the preemption", timeout=30)
     campus.slurm.cancel(high)
     campus.slurm.wait(high, 60)
-    jobs.start_now(campus, low)
     until(campus, low, "RUNNING")
 
 
@@ -133,7 +132,6 @@ def test_what_slurm_preempts_saves_is_queued_again_and_goes_on(campus, submit):
         until(campus, low, "PENDING")
         campus.slurm.cancel(high)
         campus.slurm.wait(high, 60)
-        jobs.start_now(campus, low)
         done = program.result(timeout=400)
     assert done.ok, done.output
     assert re.search(r"result: {'started': [1-9]\d*, 'total': \d+, 'restarts': '1'}", done.stdout)

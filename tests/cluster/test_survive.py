@@ -46,12 +46,10 @@ class Training:
         return max(self.losses(), default=0) if (self.runs / self.id / "metrics.jsonl").exists() else 0
 
     def wait_resumed(self, after: int = -1, timeout: float = 240) -> int:
-        """The step that it resumed at, later than ``after``. A requeued job is held back: it is told to start now."""
+        """The step that it resumed at, later than ``after``."""
 
         def check() -> int:
             job = self.cluster.slurm.job(self.id)
-            if job.state == "PENDING":
-                self.cluster.slurm.runner(["scontrol", "update", f"JobId={self.id}", "StartTime=now"])
             lines = [line for line in self.log().splitlines() if line.startswith("resumed from ")]
             resumed = [step for line in lines if (step := int(line.rpartition(" ")[2])) > after]
             if not resumed:

@@ -77,14 +77,9 @@ def wait_for_file(cluster, job_id: str, holds: Callable[[], bool], told: Callabl
         raise AssertionError(f"{late}\n{cluster.slurm.job(job_id)}\n{told()}") from None
 
 
-def start_now(cluster, job_id: str) -> None:
-    """Slurm holds a requeued job back while a launch of its first run may be under way; "now" lifts that."""
-    cluster.slurm.runner(["scontrol", "update", f"JobId={job_id}", "StartTime=now"]).check()
-
-
 def until(cluster, job_id: str, state: str, reason: str = "") -> Job:
     """The job once it is in that state, for that reason; an assertion fails if it ends otherwise."""
-    job = cluster.slurm.wait(job_id, 60, until=lambda job: job.state == state and (not reason or job.reason == reason))
+    job = cluster.slurm.wait(job_id, 120, until=lambda job: job.state == state and (not reason or job.reason == reason))
     assert job.state == state
     return job
 

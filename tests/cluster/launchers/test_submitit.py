@@ -1,13 +1,11 @@
 """What submitit and hydra's plugin for it do, on the pod: results, exceptions, going on after preemption, sweeps."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import engine, jobs
+from harness import engine
 from harness.internals import parse_ranks
-from slurmbed.wait import Pending, wait_until
 
 FEATURES = "launchers/submitit_features.py"
 
@@ -36,20 +34,8 @@ def test_an_exception_comes_back_with_the_jobs_traceback(pod, launch):
     assert pod.slurm.job(job_of(done.stdout)).state == "FAILED"
 
 
-def test_a_preempted_job_is_requeued_goes_on_and_is_right(pod, launch):
-    with ThreadPoolExecutor() as threads:
-        program = threads.submit(launch, FEATURES, "preempt")
-
-        def requeued() -> str:
-            assert not program.done(), program.result().output
-            listed = pod.slurm.runner(["squeue", "--noheader", "--user=alice", "--format=%i %r"]).check().stdout
-            found = [line.split()[0] for line in listed.splitlines() if "BeginTime" in line]
-            if not found:
-                raise Pending(listed)
-            return found[0]
-
-        jobs.start_now(pod, wait_until(requeued, what="the job is queued again", timeout=180))
-        done = program.result().check()
+def test_a_preempted_job_is_requeued_goes_on_and_is_right(launch):
+    done = launch(FEATURES, "preempt").check()
     result = re.search(r"result: {'started': (\d+), 'total': (\d+), 'restarts': '1'}", done.stdout)
     assert int(result[1]) > 0
     assert int(result[2]) == sum(step**2 for step in range(60))
