@@ -47,6 +47,7 @@ def macos(tmp_path):
         return subprocess.run([script, *arguments], cwd=tmp_path, env=env, timeout=120, **streams)
 
     program("uname", "echo Darwin")
+    program("python3", f'exec {sys.executable} "$@"')  # slurmbed needs one
     run.program = program
     return run
 
