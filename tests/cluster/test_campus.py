@@ -53,8 +53,8 @@ def test_partitions_are_those_of_the_file(campus):
         ["cpu*", "1-00:00:00", "node-[1-2]"],
         ["gpu", "12:00:00", "node-3"],
         ["debug", "15:00", "node-[1-3]"],
-        ["all", "infinite", "node-[1-2]"],
-        ["GPU/a100:80g+2", "infinite", "node-3"],
+        ["all", "7-00:00:00", "node-[1-2]"],
+        ["GPU/a100:80g+2", "7-00:00:00", "node-3"],
     ]
     assert [(node.cpus, node.gres) for node in campus.slurm.nodes()] == [(2, ""), (2, ""), (8, "gpu:a100:4")]
     assert srun_by_rank(campus, SEEN, "--nodes=2") == ["node-1", "node-2"]

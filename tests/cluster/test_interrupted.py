@@ -21,6 +21,11 @@ SLURMBED = (str(Path(sys.executable).parent / "slurmbed"), "up")
 MAKE = ("make", "--silent", "up")
 
 
+def hear_ctrl_c() -> None:
+    """Of whom these tests were started in the background, by a shell, SIGINT is ignored, and its children's too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Command:
     """`up` in the background; what it says goes to a file, as in CI."""
 
@@ -28,7 +33,7 @@ class Command:
         self.log = folder / f"{number}.log"
         with self.log.open("w") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            options = {"cwd": ROOT, "env": typed_environment(), "start_new_session": True}
+            options = {"cwd": ROOT, "env": typed_environment(), "start_new_session": True, "preexec_fn": hear_ctrl_c}
             self.process = subprocess.Popen([*argv, f"NAME={STOPPED}", *size], **streams, **options)
 
     def said(self) -> str:

@@ -181,10 +181,13 @@ def test_init_copies_a_workspace_that_jobs_can_run_in(tmp_path, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_with_its_number(monkeypatch, engine, number):
     """128 and the signal, as shells have it."""
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, default)  # under nohup it is ignored, and stays so
     monkeypatch.setattr(Cluster, "up", lambda self: os.kill(os.getpid(), number))
     with pytest.raises(SystemExit) as ended:
         call("up")
     assert ended.value.code == 128 + number
+    signal.signal(number, before)
 
 
 @pytest.mark.parametrize("word", ["TEXT=it's a.txt", "TEXT=a(1);echo b.txt", "TEXT=$HOME"])
