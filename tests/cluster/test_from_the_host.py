@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import engine, jobs
-from harness.commands import make, typed_environment
+from harness.commands import hear_ctrl_c, make, typed_environment
 from harness.internals import ROOT
 from harness.names import NAME
 from slurmbed.wait import Pending, wait_until
@@ -37,7 +37,9 @@ def shell(cluster, workspace):
     def shell(command: str, **options) -> subprocess.Popen:
         argv = ["bash", "-c", f"{exports.stdout}\n{command}"]
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(argv, cwd=workspace, env=typed_environment(), text=True, **options)
+        return subprocess.Popen(
+            argv, cwd=workspace, env=typed_environment(), text=True, preexec_fn=hear_ctrl_c, **options
+        )
 
     return shell
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness import engine
 from harness.clusters import WORKSPACE, make_cluster
-from harness.commands import typed_environment
+from harness.commands import hear_ctrl_c, typed_environment
 from harness.internals import ROOT
 from harness.names import NAME
 from slurmbed.process import run
@@ -19,11 +19,6 @@ STOPPED = f"{NAME}-stopped"
 SMALL = ("MEMORY=512M", "CPUS=1")
 SLURMBED = (str(Path(sys.executable).parent / "slurmbed"), "up")
 MAKE = ("make", "--silent", "up")
-
-
-def hear_ctrl_c() -> None:
-    """Of whom these tests were started in the background, by a shell, SIGINT is ignored, and its children's too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Command:
