@@ -113,11 +113,13 @@ def test_status_and_list_are_there_for_programs(cluster, submit):
     assert (this["state"], this["nodes"]) == ("running", 2)
 
 
-SECRETS = {
-    "slurmctld": ("/keys/munge/munge.key", "/keys/jwt/jwt_hs256.key"),
-    "db": ("/keys/db/password",),
-    "login": ("/keys/ssh/ssh_host_ed25519_key", "/home/alice/.ssh/id_ed25519"),
-}
+SECRETS = [  # service, owner, file
+    ("slurmctld", "munge", "/keys/munge/munge.key"),
+    ("slurmctld", "slurm", "/keys/jwt/jwt_hs256.key"),
+    ("db", "root", "/keys/db/password"),
+    ("login", "root", "/keys/ssh/ssh_host_ed25519_key"),
+    ("login", "alice", "/home/alice/.ssh/id_ed25519"),
+]
 
 
 def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(cluster, workspace, tmp_path, run_job):
@@ -132,16 +134,12 @@ def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(clu
     assert b"NodeName=node-2" in files["slurm/nodes.txt"]
     assert f"JobId={job.id}".encode() in files["slurm/jobs.txt"]
     assert b"ClusterName=slurmbed" in files["slurm/slurm.conf"]
-    for service, paths in SECRETS.items():
-        for path in paths:
-            encoded = engine.execute(cluster, service, ["base64", "--wrap=0", path]).check().stdout
-            secret = base64.b64decode(encoded)
-            for form in (
-                secret.strip(),
-                secret.strip().splitlines()[min(1, secret.strip().count(b"\n"))],
-                encoded.encode(),
-            ):
-                assert not [name for name, text in files.items() if form in text], path
+    for service, owner, path in SECRETS:
+        encoded = engine.execute(cluster, service, ["base64", "--wrap=0", path], user=owner).check().stdout
+        secret = base64.b64decode(encoded)
+        lines = secret.strip().splitlines()
+        for form in (secret.strip(), lines[min(1, len(lines) - 1)], encoded.encode()):
+            assert not [name for name, text in files.items() if form in text], path
     assert slurmbed("export-logs", str(tmp_path)).returncode == 2
 
 
