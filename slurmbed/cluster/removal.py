@@ -5,6 +5,7 @@ from collections.abc import Callable
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import Compose
 from slurmbed.engine.snapshot import Snapshot
+from slurmbed.errors import SlurmbedError
 from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
 
@@ -34,7 +35,11 @@ def diagnosis(engine: Engine, snapshot: Snapshot) -> str:
     parts = []
     slurmctld = snapshot.services.get("slurmctld")
     if slurmctld and slurmctld.is_running:
-        parts.append("sinfo -R:\n" + last_lines(engine.exec(slurmctld.name, ["sinfo", "-R"], timeout=5).output))
+        try:
+            reasons = engine.exec(slurmctld.name, ["sinfo", "-R"], timeout=5).output
+        except SlurmbedError as error:  # it may have ended just now
+            reasons = error.reason
+        parts.append("sinfo -R:\n" + last_lines(reasons))
     for each in snapshot.containers:
         parts.append(f"{each.service} ({each.status}):\n" + last_lines(engine.logs(each.name, 8)))
     return "\n".join(parts)
