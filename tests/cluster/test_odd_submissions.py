@@ -117,6 +117,7 @@ def nothing_runs(cluster) -> None:
 
 @pytest.mark.parametrize("lines", [EXPORTS, ENVIRONMENTS, NAMES, SCRIPTS, REQUESTS])
 def test_no_submission_harms_a_node(cluster, lines):
+    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
     before = state(cluster)
     said = typed(cluster, lines)
     try:
@@ -163,6 +164,7 @@ def test_a_slurmd_that_read_its_configuration_again_is_as_before(cluster):
     """It is another process then, which was not started by the entrypoint."""
     engine.execute(cluster, "slurmctld", ["scontrol", "reconfigure"]).check()
     wait_ready(cluster, 2)
+    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
     before = state(cluster)
     typed(cluster, "sbatch --nodelist=node-1 --export=NONE --wait --wrap true")
     typed(cluster, "sbatch --nodelist=node-2 --export=ALL,FOO=1 --wait --wrap true")
@@ -171,6 +173,7 @@ def test_a_slurmd_that_read_its_configuration_again_is_as_before(cluster):
 
 def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
     """Its own job waits for it, as on any cluster; other jobs start on that node meanwhile."""
+    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
     before, bob = state(cluster), Slurm(cluster.as_user("bob"))
     cluster.as_user("bob")(["sh", "-c", "echo 'sleep 600' >/home/bob/.bash_profile"]).check()
     try:
