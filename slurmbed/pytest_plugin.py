@@ -78,6 +78,7 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
         cluster.require_engine()
     except SlurmbedError as error:
         if pytestconfig.getoption("--slurm-missing") == "skip":
+            # asked for by that option; without it the test fails
             pytest.skip(f"no Slurm cluster: {error.reason}")
         raise
     try:

@@ -30,7 +30,6 @@ from slurmbed.project import ROOT
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
-from slurmbed.spec.model import READY_QOS
 from slurmbed.wait import Pending, wait_until
 
 
@@ -95,7 +94,7 @@ class Cluster:
                     self.wait_for_controller()
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
-            qos = READY_QOS.name if plan.spec and plan.spec.enforces_limits else ""
+            qos = plan.spec.ready_qos if plan.spec else ""
             found = wait_ready(self.engine, self.name, plan.lasting, qos, self.stage())
             changed = delete_nodes_above(found, self.as_root, nodes, self.say)
             if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:

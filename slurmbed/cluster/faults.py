@@ -3,7 +3,6 @@
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.readiness import wait_ready
 from slurmbed.errors import UsageError
-from slurmbed.spec.model import READY_QOS
 
 
 class Faults:
@@ -79,8 +78,8 @@ class Faults:
         for service, container in snapshot.services.items():
             if not container.is_running:
                 self.start(service)
-        limited = snapshot.spec and snapshot.spec.enforces_limits
-        wait_ready(self.cluster.engine, self.cluster.name, self.nodes, READY_QOS.name if limited else "")
+        qos = snapshot.spec.ready_qos if snapshot.spec else ""
+        wait_ready(self.cluster.engine, self.cluster.name, self.nodes, qos)
 
     def _act(self, action: str, service: str) -> None:
         self.cluster.engine.act(action, self._container(service))

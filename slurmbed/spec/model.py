@@ -179,6 +179,11 @@ class ClusterSpec(Strict):
     def enforces_limits(self) -> bool:
         return bool(self.qos or self.accounts)
 
+    @property
+    def ready_qos(self) -> str:
+        """The QOS of the job that proves the cluster ready; "" for the user's own, where the file has no limits."""
+        return READY_QOS.name if self.enforces_limits else ""
+
     def group_of(self, number: int) -> NodeGroup:
         """The group of node-``number``; nodes beyond the file's are like the last one."""
         for group in self.nodes:

@@ -68,7 +68,7 @@ def test_a_signal_reaches_the_job_step(shell, cluster, workspace, number):
         deadline = time.monotonic() + 120
         while command.poll() is None and time.monotonic() < deadline:
             os.killpg(command.pid, number)
-            time.sleep(0.3)
+            time.sleep(0.3)  # not a wait for anything: srun wants two signals within a second
         assert command.wait(timeout=30) != 0
     jobs.wait_until_idle(cluster)
 

@@ -15,7 +15,7 @@ try:
         threading.Thread(target=wait.wait, daemon=True).start()
 except RuntimeError as full:
     print(f"stopped after {started} threads: {full}", flush=True)
-while not os.path.exists("runs/enough"):
+while not os.path.exists("runs/enough"):  # until the test has seen it; the job's time limit ends it otherwise
     time.sleep(0.2)
 """
 HOG = """

@@ -9,6 +9,7 @@ from harness.internals import parse_table
 from harness.jobs import log_of, refusal, until
 from slurmbed.wait import Pending, wait_until
 
+# It sleeps to hold the memory: the job is ended, or its test ends it.
 HOG = "x = b'x' * ({} << 20); print('has it', flush=True); import time; time.sleep({})"
 
 

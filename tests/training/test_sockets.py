@@ -142,7 +142,7 @@ def test_ranks_meet_over_ipv6(tmp_path):
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("this machine has no IPv6")  # as in containers without it: there is nothing to meet over
     assert spawn(over_ipv6, 2, tmp_path) == [(3.0, [True])] * 2
 
 
