@@ -71,7 +71,7 @@ class Real:
         self.make("down")
 
     def clean(self) -> None:
-        self.make("clean")
+        Cluster(Settings(name=self.name)).clean()
 
 
 @click.command()

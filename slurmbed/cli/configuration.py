@@ -13,13 +13,22 @@ from slurmbed.spec.schema import schema
 
 @click.group()
 def config() -> None:
-    """Check a configuration file, or print its JSON schema."""
+    """Check a configuration file, or print its JSON schema.
+
+    \b
+    slurmbed config check cluster.yaml
+    slurmbed config schema >cluster.schema.json
+    """
 
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Check FILE; every mistake is named with its line. It needs no Docker engine."""
+    """Check FILE; every mistake is named with its line. It needs no Docker engine.
+
+    \b
+    slurmbed config check cluster.yaml
+    """
     spec = load.load(file, gpu_names)
     partitions = ", ".join(each.name for each in spec.partitions) or "main"
     console.print(f"{file}: nodes: {spec.size}; partitions: {partitions}", highlight=False, soft_wrap=True)

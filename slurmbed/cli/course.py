@@ -30,7 +30,12 @@ text_option = click.option(
 @steps_option
 @text_option
 def train(settings: Settings, parallel: str, steps: int | None, text: str | None) -> None:
-    """Train a model on the cluster, which is started or grown if need be, and write a report."""
+    """Train a model on the cluster, which is started or grown if need be, and write a report.
+
+    \b
+    slurmbed train
+    slurmbed train --parallel ddp --nodes 4 --steps 200
+    """
     cluster = prepare(settings)
     known = training.require_strategies(cluster.workspace(), "PARALLEL", parallel)
     nodes = settings.nodes or known[parallel]
@@ -44,7 +49,11 @@ def train(settings: Settings, parallel: str, steps: int | None, text: str | None
 @steps_option
 @text_option
 def compare(settings: Settings, strategies: str, steps: int | None, text: str | None) -> None:
-    """Train by one strategy after another on the same batches, and write one report of all."""
+    """Train by one strategy after another on the same batches, and write one report of all.
+
+    \b
+    slurmbed compare --strategies none,ddp,tp --steps 100
+    """
     cluster = prepare(settings)
     nodes = training.require_strategies(cluster.workspace(), "STRATEGIES", strategies)
     cluster.ensure(max(nodes.values()))
@@ -55,7 +64,11 @@ def compare(settings: Settings, strategies: str, steps: int | None, text: str | 
 @with_settings(f"nodes {MADE_WITH}")
 @click.option("--epochs", type=click.IntRange(1, 10**6), help="times that every image is seen [default: 2]")
 def mnist(settings: Settings, epochs: int | None) -> None:
-    """Train a convolutional network on MNIST by torchrun, two ranks a node."""
+    """Train a convolutional network on MNIST by torchrun, two ranks a node.
+
+    \b
+    slurmbed mnist --nodes 2 --epochs 1
+    """
     nodes = settings.nodes or DEFAULT_NODES
     cluster = prepare(settings, draws=False)
     cluster.ensure(nodes)
@@ -65,7 +78,11 @@ def mnist(settings: Settings, epochs: int | None) -> None:
 @click.command()
 @with_settings(f"nodes {MADE_WITH}")
 def bubble(settings: Settings) -> None:
-    """Measure and draw how long the stages of a pipeline wait for each other."""
+    """Measure and draw how long the stages of a pipeline wait for each other.
+
+    \b
+    slurmbed bubble --nodes 4
+    """
     nodes = settings.nodes or DEFAULT_NODES
     if nodes < 2:
         raise UsageError("NODES=1: a pipeline has two stages or more, each on a node of its own", "NODES=2")
@@ -78,7 +95,11 @@ def bubble(settings: Settings) -> None:
 @with_settings("adopt")
 @click.option("--only", default="", help="names of launchers, with commas between [default: all]")
 def launchers(settings: Settings, only: str) -> None:
-    """Run every launcher on the GPUs of the running cluster, and prove where its ranks ran."""
+    """Run every launcher on the GPUs of the running cluster, and prove where its ranks ran.
+
+    \b
+    slurmbed launchers --only torchrun,ray
+    """
     launching.require(only)
     cluster = Cluster(settings, say)
     cluster.require_running()
@@ -90,7 +111,11 @@ def launchers(settings: Settings, only: str) -> None:
 @with_settings("adopt")
 @click.option("--largest", type=click.IntRange(1 << 10, 1 << 30), help="bytes of the largest tensor [default: 64 MiB]")
 def bench_collectives(settings: Settings, largest: int | None) -> None:
-    """Measure how fast two nodes talk, by size, beside the limit that iperf3 finds."""
+    """Measure how fast two nodes talk, by size, beside the limit that iperf3 finds.
+
+    \b
+    slurmbed bench-collectives --largest 1048576
+    """
     cluster = prepare(settings)
     cluster.ensure(2)
     collectives.bench(cluster, console, largest)

@@ -85,7 +85,11 @@ def unusual() -> list[str]:
 
 @click.command()
 def doctor() -> None:
-    """Check this machine. Exit status 1 if a check failed."""
+    """Check this machine. Exit status 1 if a check failed.
+
+    \b
+    slurmbed doctor
+    """
     console.print(f"ok    Python {platform.python_version()} on {platform.platform()}", highlight=False)
     failed = False
     for check in CHECKS:

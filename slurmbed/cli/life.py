@@ -24,6 +24,10 @@ def up(settings: Settings, timeline: bool) -> None:
 
     Ready means: all nodes work, a job ran on them as the user alice, and accounting shows that job. What is not said
     stays as it is; a new cluster gets the defaults.
+
+    \b
+    slurmbed up --nodes 4 --cpus 2 --memory 2G
+    slurmbed up --config clusters/campus.yaml --name campus
     """
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.up())
@@ -48,7 +52,11 @@ def show_timeline(steps: list[tuple[str, float]]) -> None:
 @click.command()
 @with_settings("nodes adopt")
 def scale(settings: Settings) -> None:
-    """Grow or shrink the running cluster. Jobs of removed nodes are requeued."""
+    """Grow or shrink the running cluster. Jobs of removed nodes are requeued.
+
+    \b
+    slurmbed scale --nodes 3
+    """
     if not settings.nodes:
         raise UsageError("scale needs the number of nodes", "for example: make scale NODES=3")
     cluster = Cluster(settings, say)
@@ -58,7 +66,11 @@ def scale(settings: Settings) -> None:
 @click.command()
 @with_settings("adopt")
 def down(settings: Settings) -> None:
-    """Stop the cluster. Jobs, accounting and home directories are kept."""
+    """Stop the cluster. Jobs, accounting and home directories are kept.
+
+    \b
+    slurmbed down && slurmbed up
+    """
     Cluster(settings, say).down()
     console.print("stopped; jobs, accounting and home directories are kept: make up")
 
@@ -67,13 +79,17 @@ def down(settings: Settings) -> None:
 @with_settings("adopt")
 @click.option("--yes", is_flag=True, help="do not ask on a terminal")
 def clean(settings: Settings, yes: bool) -> None:
-    """Remove the cluster's containers, volumes and network."""
+    """Remove the cluster's containers, volumes and network.
+
+    \b
+    slurmbed clean
+    slurmbed clean --name other --yes
+    """
     cluster = Cluster(settings, say)
     cluster.require_engine()
     cluster.require_own()
     if not cluster.snapshot.leftovers:
-        say(f"there is no cluster {settings.name}; slurmbed list shows those that are there")
-        return
+        raise cluster.not_there()
     if sys.stdin.isatty() and sys.stdout.isatty() and not yes:
         click.confirm(f"Remove {settings.name} with its jobs, accounting and home directories?", abort=True)
     cluster.clean()
@@ -83,7 +99,11 @@ def clean(settings: Settings, yes: bool) -> None:
 @click.command()
 @with_settings("adopt")
 def purge(settings: Settings) -> None:
-    """Remove the cluster and all images of slurmbed."""
+    """Remove the cluster and all images of slurmbed.
+
+    \b
+    slurmbed purge
+    """
     Cluster(settings, say).purge()
     console.print("removed cluster and images; cached build steps go with: docker builder prune")
 
@@ -91,7 +111,11 @@ def purge(settings: Settings) -> None:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
-    """Copy the example workspace (training programs, job scripts, lessons) into FOLDER."""
+    """Copy the example workspace (training programs, job scripts, lessons) into FOLDER.
+
+    \b
+    slurmbed init mine && slurmbed up --workspace mine
+    """
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         raise UsageError(f"{folder} is there and not empty", "name a new folder")
     written = shutil.ignore_patterns("__pycache__")

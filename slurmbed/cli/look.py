@@ -15,7 +15,7 @@ from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
 
 DAY = 24 * 3600  # seconds
-HEADINGS = ("NAME", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
+HEADINGS = ("NAME", "OWNER", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
 
 
 def print_json(value: object) -> None:
@@ -46,7 +46,12 @@ def status(settings: Settings, as_json: bool) -> None:
 @click.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="print them as JSON")
 def list_clusters(as_json: bool) -> None:
-    """Show all clusters of this Docker engine, whoever made them."""
+    """Show all clusters of this Docker engine, whoever made them.
+
+    \b
+    slurmbed list
+    slurmbed list --json | jq -r '.[].name'
+    """
     cluster = Cluster()
     cluster.require_engine()
     found = clusters(cluster.snapshot)
@@ -65,7 +70,7 @@ def list_clusters(as_json: bool) -> None:
 def row(cluster: Listed) -> tuple[str, ...]:
     age = "" if cluster.created is None else in_words(time.time() - cluster.created)
     nodes, workspace = str(cluster.nodes or ""), str(cluster.workspace or "")
-    return cluster.name, cluster.state, nodes, cluster.slurm, age, workspace
+    return cluster.name, cluster.owner, cluster.state, nodes, cluster.slurm, age, workspace
 
 
 def in_words(seconds: float) -> str:
@@ -81,7 +86,12 @@ def in_words(seconds: float) -> str:
 @click.option("--service", default="", help="one service, like slurmctld or node-1 [default: all]")
 @click.option("--follow", is_flag=True, help="go on as new lines come")
 def logs(settings: Settings, service: str, follow: bool) -> None:
-    """Show what the daemons print."""
+    """Show what the daemons print.
+
+    \b
+    slurmbed logs
+    slurmbed logs --service slurmctld --follow
+    """
     cluster = Cluster(settings, say)
     cluster.require()
     arguments = ["logs", "--tail", "50", *(["--follow"] if follow else []), *([service] if service else [])]
@@ -94,7 +104,11 @@ def logs(settings: Settings, service: str, follow: bool) -> None:
 @with_settings()
 @click.argument("folder", type=click.Path(path_type=Path))
 def export_logs(settings: Settings, folder: Path) -> None:
-    """Write the logs of all daemons and jobs, and what Slurm and Docker know, into FOLDER. No secret is in it."""
+    """Write the logs of all daemons and jobs, and what Slurm and Docker know, into FOLDER. No secret is in it.
+
+    \b
+    slurmbed export-logs bundle && tar -czf bundle.tar.gz bundle
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty", "name a new folder")
     cluster = Cluster(settings, say)

@@ -22,7 +22,12 @@ user_option = click.option("--user", default=USER, show_default=True, help="alic
 @with_settings()
 @user_option
 def shell(settings: Settings, user: str) -> None:
-    """Open a shell on the login node."""
+    """Open a shell on the login node.
+
+    \b
+    slurmbed shell
+    echo 'sbatch job.sbatch' | slurmbed shell --user bob
+    """
     cluster = Cluster(settings, say)
     cluster.require_running()
     replace_by(cluster.exec_argv(["bash", "-l"], user, streams()))

@@ -12,6 +12,7 @@ from slurmbed.cluster import elastic, images
 from slurmbed.cluster.export import export
 from slurmbed.cluster.farewell import say_goodbye
 from slurmbed.cluster.host import Host, check_port, gpu_names
+from slurmbed.cluster.listing import clusters
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
 from slurmbed.cluster.readiness import USER, wait_ready
@@ -206,14 +207,19 @@ class Cluster:
 
     def export_logs(self, folder: Path) -> list[Path]:
         """Write the logs of daemons and jobs, and what Slurm and the engine know, below ``folder``; the files."""
-        return list(export(self.engine, self.snapshot, folder))
+        return list(export(self.engine, self.compose, self.snapshot, folder))
 
     def require(self) -> None:
         """UsageError unless there is such a cluster."""
         self.require_engine()
         self.require_no_strangers()
         if not self.snapshot.containers:
-            raise UsageError(f"there is no cluster {self.name}", "make one: make up")
+            raise self.not_there()
+
+    def not_there(self) -> UsageError:
+        """The error where there is no such cluster, with those that there are."""
+        names = ", ".join(each.name for each in clusters(self.snapshot))
+        return UsageError(f"no such cluster: {self.name}", f"there are: {names}" if names else "make one: make up")
 
     def require_no_strangers(self) -> None:
         """UsageError if a Compose project of this name is there that slurmbed did not make."""

@@ -2,10 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from slurmbed.cluster.host import Host
+from slurmbed.cluster.plan import make_plan
+from slurmbed.cluster.settings import Settings
 from slurmbed.engine.client import Engine
+from slurmbed.engine.compose import Compose
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError
 
@@ -30,13 +34,18 @@ JOB_LOGS = ("scontrol", "--json", "show", "job")
 """Tells where the logs of the jobs are that slurmctld still knows."""
 
 
-def export(engine: Engine, snapshot: Snapshot, folder: Path) -> Iterator[Path]:
+NO_PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"))
+"""Takes the variables of docker-compose.yml that may hold a password out of a command's environment."""
+
+
+def export(engine: Engine, compose: Compose, snapshot: Snapshot, folder: Path) -> Iterator[Path]:
     """Write the files, and give the path of each.
 
     A question that gets no answer leaves a file that says so: this is for clusters that do not work.
     """
     inspected = [clean(engine.inspect(each.name)) for each in snapshot.containers]
     yield write(folder / "containers.json", json.dumps(inspected, indent=1))
+    yield write(folder / "compose.yaml", or_why_not(lambda: configuration(compose, snapshot)))
     for each in snapshot.containers:
         yield write(folder / "daemons" / f"{each.service}.log", engine.logs(each.name, LINES))
     running = {each.service: each.name for each in snapshot.containers if each.is_running}
@@ -47,9 +56,20 @@ def export(engine: Engine, snapshot: Snapshot, folder: Path) -> Iterator[Path]:
             yield from job_logs(engine, running["slurmctld"], running["login"], folder / "jobs")
 
 
+def configuration(compose: Compose, snapshot: Snapshot) -> str:
+    """What `docker compose config` prints of the cluster as it was made, without this machine's proxies."""
+    host = Host.of(snapshot.info)
+    plan = make_plan(Settings(name=snapshot.name), None, snapshot, host, keep_images=True)
+    return compose.with_overlay(plan.overlay, {**plan.environment, **NO_PROXIES}, "config", timeout=TIMEOUT).output
+
+
 def answer(engine: Engine, container: str, argv: Sequence[str], user: str = "root") -> str:
+    return or_why_not(lambda: engine.exec(container, argv, user=user, timeout=TIMEOUT).output)
+
+
+def or_why_not(ask: Callable[[], str]) -> str:
     try:
-        return engine.exec(container, argv, user=user, timeout=TIMEOUT).output
+        return ask()
     except SlurmbedError as error:
         return f"no answer: {error}\n"
 
@@ -61,10 +81,16 @@ def job_logs(engine: Engine, controller: str, login: str, folder: Path) -> Itera
     except ValueError:  # the file jobs.txt says why
         return
     for job in jobs:
-        for path in dict.fromkeys(filter(None, (job["standard_output"], job["standard_error"]))):
-            name = f"{job['job_id']}-{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(path).name)}"
+        for path, stream in logs_of(job).items():
+            name = f"{job['job_id']}-{stream}-{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(path).name)[-100:]}"
             text = answer(engine, login, ["tail", "-c", str(JOB_LOG), path], job["user_name"])
             yield write(folder / name, text)
+
+
+def logs_of(job: Mapping[str, str]) -> dict[str, str]:
+    """Path to stream; by default one file is both. Both may have one name, in two folders."""
+    output, errors = job["standard_output"], job["standard_error"]
+    return {path: stream for path, stream in ((errors, "errors"), (output, "output")) if path}
 
 
 def clean(inspected: dict) -> dict:

@@ -1,6 +1,7 @@
 """What this machine has: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle."""
 
 import os
+import pwd
 import shlex
 import shutil
 import socket
@@ -130,6 +131,16 @@ def job_uid(workspace: Path, maps_users: bool = False) -> int:
     sudo_uid = os.environ.get("SUDO_UID", "")
     candidates = (int(sudo_uid) if sudo_uid.isdecimal() else 0, os.getuid(), workspace.stat().st_uid, 1000)
     return next(uid for uid in candidates if uid)
+
+
+def caller() -> str:
+    """The name of the user who calls slurmbed, behind sudo too."""
+    sudo_uid = os.environ.get("SUDO_UID", "")
+    uid = int(sudo_uid) if sudo_uid.isdecimal() else os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container that was started with another uid
+        return str(uid)
 
 
 def ca_bundle() -> str:

@@ -13,6 +13,7 @@ class Listed:
     """One cluster; ``created`` in seconds since the epoch, None if only volumes are left."""
 
     name: str
+    owner: str
     state: str
     nodes: int
     slurm: str
@@ -34,6 +35,7 @@ def listed(cluster: Snapshot) -> Listed:
     there = bool(cluster.containers)
     return Listed(
         name=cluster.name,
+        owner=choices.owner,
         state="running" if cluster.is_running else "stopped" if there else "only volumes",
         nodes=cluster.highest_node,
         slurm=choices.slurm if there else "",

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from slurmbed.cluster import images
-from slurmbed.cluster.host import Host, job_uid
+from slurmbed.cluster.host import Host, caller, job_uid
 from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
 from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
@@ -160,5 +160,5 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     }
     chosen = now.model_copy(update=asked)
     uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
-    made = {"job_uid": uid, "digest": images.digest()}
+    made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
     return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))

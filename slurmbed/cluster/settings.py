@@ -178,6 +178,8 @@ class Choices(BaseModel):
     clone: Path = ROOT
     job_uid: int | None = None
     """uid of alice, as whom jobs run; None until it is made."""
+    owner: str = ""
+    """Who made it; "" until it is made."""
     digest: str = ""
     """Of what the images were built from; "" until it is made."""
 

@@ -44,12 +44,17 @@ class Compose:
         self.project, self.install = project, install
 
     def with_overlay(
-        self, overlay: Mapping, environment: Mapping[str, str], *arguments: str, timeout: float, capture: bool = True
+        self,
+        overlay: Mapping,
+        environment: Mapping[str, str | None],
+        *arguments: str,
+        timeout: float,
+        capture: bool = True,
     ) -> Result:
         """``docker compose ARGUMENTS`` on docker-compose.yml and the overlay, which is given on stdin.
 
         Args:
-            environment: the variables of docker-compose.yml.
+            environment: the variables of docker-compose.yml; None takes one out.
         """
         files = ("-f", str(BASE_FILE), "-f", "-")
         env = {**environment, "DOCKER_BUILDKIT": "1"}
@@ -59,7 +64,7 @@ class Compose:
         """``docker compose ARGUMENTS`` on the containers that are there, whatever file they came from."""
         return self._run("--project-directory", "/", *arguments, timeout=timeout, env={}, capture=capture)
 
-    def _run(self, *arguments: str, env: Mapping[str, str], **options: Any) -> Result:
+    def _run(self, *arguments: str, env: Mapping[str, str | None], **options: Any) -> Result:
         # Neither Compose's own variables nor a file .env that lies there decide what a cluster is.
         argv = ["docker", "compose", "--env-file", os.devnull, "--ansi", "never", "-p", self.project, *arguments]
         options["env"] = {**dict.fromkeys(name for name in os.environ if name.startswith("COMPOSE_")), **env}

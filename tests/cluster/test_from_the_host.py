@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness import engine, jobs
-from harness.commands import hear_ctrl_c, make, typed_environment
+from harness.commands import hear_ctrl_c, typed_environment
 from harness.internals import ROOT
 from harness.names import NAME
 from slurmbed.wait import Pending, wait_until
@@ -111,6 +112,7 @@ def test_status_and_list_are_there_for_programs(cluster, submit):
     listed = json.loads(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout)
     [this] = [each for each in listed if each["name"] == NAME]
     assert (this["state"], this["nodes"]) == ("running", 2)
+    assert this["owner"] == subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 SECRETS = [  # service, owner, file
@@ -119,17 +121,21 @@ SECRETS = [  # service, owner, file
     ("db", "root", "/keys/db/password"),
     ("login", "root", "/keys/ssh/ssh_host_ed25519_key"),
     ("login", "alice", "/home/alice/.ssh/id_ed25519"),
+    ("login", "bob", "/home/bob/.ssh/id_ed25519"),
 ]
 
 
 def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(cluster, workspace, tmp_path, run_job):
-    job, _ = run_job("--wrap", "echo the job said this")
+    script = "echo the job said this; echo and this >&2"
+    job, _ = run_job("--error=/home/alice/%j.log", "--wrap", script)
     done = slurmbed("export-logs", str(tmp_path / "bundle"))
     assert done.returncode == 0, done.stderr
     files = {
         str(each.relative_to(tmp_path / "bundle")): each.read_bytes() for each in (tmp_path / "bundle").rglob("*.*")
     }
-    assert b"the job said this" in next(text for name, text in files.items() if name.startswith(f"jobs/{job.id}-"))
+    assert files[f"jobs/{job.id}-output-{job.id}.log"] == b"the job said this\n"
+    assert files[f"jobs/{job.id}-errors-{job.id}.log"] == b"and this\n"
+    assert {"db", "login", "node-2"} <= set(yaml.safe_load(files["compose.yaml"])["services"])
     assert b"slurmctld version" in files["daemons/slurmctld.log"]
     assert b"NodeName=node-2" in files["slurm/nodes.txt"]
     assert f"JobId={job.id}".encode() in files["slurm/jobs.txt"]
@@ -155,5 +161,7 @@ def test_the_ssh_configuration_opens_the_login_node(cluster, tmp_path):
 
 
 def test_clean_of_a_name_that_is_not_there_says_so(cluster):
-    done = make("clean", f"NAME={NAME}-misspelled")
-    assert f"there is no cluster {NAME}-misspelled" in done.stderr
+    done = slurmbed("clean", "--name", f"{NAME}-misspelled")
+    assert done.returncode != 0
+    assert f"no such cluster: {NAME}-misspelled" in done.stderr
+    assert NAME in done.stderr.partition("there are: ")[2]

@@ -98,7 +98,7 @@ def test_what_needs_a_cluster_says_so(target):
     words = ["NODES=3"] if target == "scale" else []
     done = make(target, f"NAME={NAME}-none", *words)
     assert done.returncode != 0
-    assert f"there is no cluster {NAME}-none" in done.stderr
+    assert f"no such cluster: {NAME}-none" in done.stderr
 
 
 def test_scaling_by_bad_words_changes_nothing(cluster):

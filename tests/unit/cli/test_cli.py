@@ -13,7 +13,7 @@ from dev.__main__ import COMMANDS as DEV_COMMANDS
 from slurmbed.cli import main as cli
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.engine.client import EngineInfo
-from slurmbed.engine.snapshot import Snapshot
+from slurmbed.engine.snapshot import Named, Snapshot
 from slurmbed.project import ROOT
 
 COMMANDS_ALONE = {"init", "list", "exec", "env", "export-logs", "config"}  # no target of make's
@@ -53,6 +53,23 @@ def test_every_command_is_where_the_table_says_and_has_a_line_of_help():
     group = cli.make_group()
     for name in cli.COMMANDS:
         assert group.get_command(None, name).help, name
+
+
+def test_every_help_has_an_example(capsys):
+    calls = [(name,) for name in cli.COMMANDS] + [("config", "check"), ("config", "schema")]
+    for words in calls:
+        with pytest.raises(SystemExit):
+            call(*words, "--help")
+        examples = capsys.readouterr().out.partition("\n\n")[2]
+        assert f"slurmbed {' '.join(words)}" in examples, words
+
+
+def test_clean_of_a_wrong_name_fails_with_the_names_there_are(capsys, monkeypatch):
+    info = EngineInfo("ID", 2, 4096, "/", True, True, ("runc",))
+    left = Named("volume", "other_home", {"com.docker.compose.project": "other", "org.slurmbed": "cluster"})
+    monkeypatch.setattr(Cluster, "require_engine", lambda self: None)
+    monkeypatch.setattr(Cluster, "look", lambda self: Snapshot(self.name, info, (), (left,), {}))
+    assert "no such cluster: othr\nthere are: other" in refused(capsys, "clean", "--name", "othr")
 
 
 def test_help_shows_choices_and_defaults(capsys):

@@ -19,7 +19,7 @@ def container(project: str, service: str, created: int, state: str = "running", 
 
 
 def cluster_of(project: str, created: int, state: str = "running") -> list[Container]:
-    made = {**OURS, CHOICES_LABEL: Choices(slurm="26.05", workspace=Path("/work")).model_dump_json()}
+    made = {**OURS, CHOICES_LABEL: Choices(slurm="26.05", owner="ann", workspace=Path("/work")).model_dump_json()}
     return [container(project, service, created + i, state, **made) for i, service in enumerate(SERVICES)]
 
 
@@ -34,5 +34,5 @@ def test_every_cluster_is_listed_by_name_whoever_made_it_and_nothing_else():
     info = EngineInfo.__new__(EngineInfo)
     a, b, c = clusters(Snapshot("slurmbed", info, tuple(containers), (left,), {}))
     assert (a.name, a.state, a.nodes, a.slurm, a.created) == ("a", "stopped", 2, "26.05", 50)
-    assert (b.name, b.state, b.workspace, b.clone) == ("b", "running", Path("/work"), Path("/clone"))
+    assert (b.name, b.owner, b.state, b.workspace, b.clone) == ("b", "ann", "running", Path("/work"), Path("/clone"))
     assert (c.name, c.state, c.nodes, c.created) == ("c", "only volumes", 0, None)
