@@ -11,6 +11,7 @@ A project replaces any fixture by one of its own with the same name. `pytest --f
 them.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -26,12 +27,14 @@ if TYPE_CHECKING:  # tests that use no fixture do not pay for the import
     from slurmbed import Cluster, Faults, Node, Settings, Slurm
 
 CLUSTER = pytest.StashKey["Cluster"]()
+EXPORTED = pytest.StashKey[tuple[BaseException, str]]()
+"""What failed last, and where its logs are: the failed set-up of a session's fixture fails each test that uses it."""
 OPTIONS = {
     "nodes": "number of nodes [default: 2, or as in --slurm-config]",
     "gpus": "GPUs of each node, as `slurmbed up --gpus`",
     "version": "version of Slurm",
     "config": "a configuration file of slurmbed for the cluster",
-    "name": "name of the cluster [default: the project's folder and the xdist worker]",
+    "name": "name of the cluster; one that is there is used and stays [default: one for this project and xdist worker]",
 }
 
 
@@ -50,11 +53,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def slurm_name(pytestconfig: pytest.Config) -> str:
-    """The cluster's name: no two projects, and no two workers of pytest-xdist, share a cluster."""
+    """The cluster's name: no two projects, and no two workers of pytest-xdist, share a cluster.
+
+    The project's folder, and of its path a few digits: two projects may have folders of one name.
+    """
     if given := pytestconfig.getoption("--slurm-name"):
         return given
-    project = re.sub(r"[^a-z0-9_-]+", "-", pytestconfig.rootpath.name.lower()).strip("-_")[:20] or "project"
-    return "-".join(filter(None, ("pytest", project, os.environ.get("PYTEST_XDIST_WORKER"))))
+    folder = pytestconfig.rootpath
+    project = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:20] or "project"
+    path = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:6]
+    return "-".join(filter(None, ("pytest", project, path, os.environ.get("PYTEST_XDIST_WORKER"))))
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +78,10 @@ def slurm_settings(pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
 
 @pytest.fixture(scope="session")
 def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> Iterator["Cluster"]:
-    """The cluster, ready; removed at the end of the session, unless --slurm-keep."""
+    """The cluster, ready; removed at the end of the session.
+
+    It stays with --slurm-keep, and where --slurm-name names one that was there before.
+    """
     from slurmbed import Cluster, SlurmbedError
 
     cluster = Cluster(slurm_settings, lambda text: print(text, file=sys.stderr))
@@ -81,12 +92,13 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
             # asked for by that option; without it the test fails
             pytest.skip(f"no Slurm cluster: {error.reason}")
         raise
+    is_theirs = bool(pytestconfig.getoption("--slurm-name") and cluster.snapshot.leftovers)
     try:
         cluster.up()
         pytestconfig.stash[CLUSTER] = cluster
         yield cluster
     finally:
-        if not pytestconfig.getoption("--slurm-keep"):
+        if not (is_theirs or pytestconfig.getoption("--slurm-keep")):
             cluster.clean()
 
 
@@ -157,14 +169,25 @@ def slurm_ssh(slurm_cluster: "Cluster", slurm_user: str, tmp_path_factory: pytes
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """A failed test that used the cluster leaves what `slurmbed export-logs` writes, and says where."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """A failed test, or set-up of a test, that uses the cluster leaves what `slurmbed export-logs` writes."""
     report = (yield).get_result()
     cluster = item.config.stash.get(CLUSTER, None)
-    if report.when == "call" and report.failed and cluster and "slurm_cluster" in getattr(item, "fixturenames", ()):
-        folder = Path(tempfile.mkdtemp(prefix="slurmbed-logs-"))
-        try:
-            cluster.export_logs(folder)
-            report.sections.append(("slurmbed", f"logs of daemons and jobs, and Slurm's state: {folder}"))
-        except Exception as error:  # the test's own failure is what matters
-            report.sections.append(("slurmbed", f"no logs could be exported: {error}"))
+    uses_it = "slurm_cluster" in getattr(item, "fixturenames", ())
+    if report.failed and report.when != "teardown" and call.excinfo and cluster and uses_it:
+        error = call.excinfo.value
+        before, said = item.config.stash.get(EXPORTED, (None, ""))
+        if error is not before:
+            said = export_logs(cluster)
+            item.config.stash[EXPORTED] = (error, said)
+        report.sections.append(("slurmbed", said))
+
+
+def export_logs(cluster: "Cluster") -> str:
+    """Write the logs into a new folder, and say where."""
+    folder = Path(tempfile.mkdtemp(prefix="slurmbed-logs-"))
+    try:
+        cluster.export_logs(folder)
+    except Exception as error:  # the test's own failure is what matters
+        return f"no logs could be exported: {error}"
+    return f"logs of daemons and jobs, and Slurm's state: {folder}"

@@ -13,7 +13,7 @@ from slurmbed.cluster.host import Host, ca_bundle, job_uid
 from slurmbed.engine.client import Engine, EngineInfo
 from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
-from slurmbed.project import default_workspace
+from slurmbed.project import COMMAND, default_workspace
 
 
 def engine() -> str:
@@ -101,5 +101,5 @@ def doctor() -> None:
     for note in unusual():
         console.print(f"note  {note}", markup=False, highlight=False, soft_wrap=True)
     if failed:
-        console.print("make up mends what it can", highlight=False)
+        console.print(f"{COMMAND} up mends what it can", highlight=False)
     sys.exit(failed)

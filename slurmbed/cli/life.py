@@ -32,9 +32,9 @@ def up(settings: Settings, timeline: bool) -> None:
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.up())
     port = cluster.snapshot.services["login"].ssh_port
-    console.print(
-        f"submit jobs: make train | a shell: make shell | ssh: ssh -p {port} {USER}@127.0.0.1", highlight=False
-    )
+    jobs = "submit jobs: make train" if project.IS_CLONE else 'submit jobs: eval "$(slurmbed env)"; sbatch'
+    shell = f"a shell: {project.COMMAND} shell"
+    console.print(f"{jobs} | {shell} | ssh: ssh -p {port} {USER}@127.0.0.1", highlight=False, soft_wrap=True)
     if timeline:
         show_timeline(cluster.timeline)
 
@@ -58,7 +58,7 @@ def scale(settings: Settings) -> None:
     slurmbed scale --nodes 3
     """
     if not settings.nodes:
-        raise UsageError("scale needs the number of nodes", "for example: make scale NODES=3")
+        raise UsageError("scale needs the number of nodes", f"for example: {project.COMMAND} scale NODES=3")
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.scale())
 
@@ -72,7 +72,7 @@ def down(settings: Settings) -> None:
     slurmbed down && slurmbed up
     """
     Cluster(settings, say).down()
-    console.print("stopped; jobs, accounting and home directories are kept: make up")
+    console.print(f"stopped; jobs, accounting and home directories are kept: {project.COMMAND} up")
 
 
 @click.command()

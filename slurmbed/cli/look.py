@@ -13,6 +13,7 @@ from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.listing import Listed, clusters
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
+from slurmbed.project import COMMAND
 
 DAY = 24 * 3600  # seconds
 HEADINGS = ("NAME", "OWNER", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
@@ -59,7 +60,7 @@ def list_clusters(as_json: bool) -> None:
         print_json([asdict(each) for each in found])
         return
     if not found:
-        say("there is no cluster; make one: slurmbed up")
+        say(f"there is no cluster; make one: {COMMAND} up")
         return
     rows = [HEADINGS, *map(row, found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -27,7 +27,7 @@ from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
 from slurmbed.process import Result, run
-from slurmbed.project import ROOT
+from slurmbed.project import COMMAND, ROOT
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
@@ -134,7 +134,7 @@ class Cluster:
             self.require_own()
             for other in self.snapshot.others_on_images:
                 project = other.project
-                hint = f"make clean NAME={project}" if project else f"docker rm --force {other.name}"
+                hint = f"{COMMAND} clean NAME={project}" if project else f"docker rm --force {other.name}"
                 raise UsageError(f"another container is on the images: {other.name}", hint)
             remove(self.compose, self.look)
             self.engine.remove_images([each["Id"] for each in self.engine.images(OURS)])
@@ -219,7 +219,9 @@ class Cluster:
     def not_there(self) -> UsageError:
         """The error where there is no such cluster, with those that there are."""
         names = ", ".join(each.name for each in clusters(self.snapshot))
-        return UsageError(f"no such cluster: {self.name}", f"there are: {names}" if names else "make one: make up")
+        return UsageError(
+            f"no such cluster: {self.name}", f"there are: {names}" if names else f"make one: {COMMAND} up"
+        )
 
     def require_no_strangers(self) -> None:
         """UsageError if a Compose project of this name is there that slurmbed did not make."""
@@ -243,7 +245,7 @@ class Cluster:
     def require_running(self) -> None:
         self.require()
         if not self.snapshot.is_running:
-            raise UsageError(f"the cluster {self.name} is not running", "start it: make up")
+            raise UsageError(f"the cluster {self.name} is not running", f"start it: {COMMAND} up")
 
     def working_nodes(self) -> int:
         """How many nodes work now; 0 if the cluster does not run, or slurmctld does not answer."""
@@ -310,7 +312,8 @@ class Cluster:
     def require_engine(self) -> None:
         """SlurmbedError unless an engine answers; nothing is installed."""
         if not shutil.which("docker"):
-            raise SlurmbedError("the Docker engine does not answer: there is no docker command", "make up installs it")
+            reason = "the Docker engine does not answer: there is no docker command"
+            raise SlurmbedError(reason, f"{COMMAND} up installs it")
         _ = self.engine
 
     def plan(self, keep_images: bool = False) -> Plan:
@@ -363,7 +366,7 @@ class Cluster:
             if not answered.ok:
                 raise Pending(" ".join(answered.output.split())[-200:] or "no answer")
 
-        wait_until(check, what="accounting answers", timeout=240, hint="see: make logs")
+        wait_until(check, what="accounting answers", timeout=240, hint=f"see: {COMMAND} logs")
 
     def roll_back(self, error: BaseException, existed: bool) -> None:
         """Print the diagnosis. Then remove the cluster, unless it existed before or RETAIN is set."""
@@ -373,7 +376,7 @@ class Cluster:
         except (SlurmbedError, KeyboardInterrupt) as second:
             self.tell(f"no diagnosis: {second}")
         if existed or self.settings.retain:
-            self.tell(f"the cluster {self.name} is left as it is; remove it with: make clean NAME={self.name}")
+            self.tell(f"the cluster {self.name} is left as it is; remove it with: {COMMAND} clean NAME={self.name}")
             return
         with uninterrupted(lambda: self.tell("still removing what was started")):
             remove(self.compose, self.look, looks=2)

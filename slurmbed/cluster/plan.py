@@ -15,7 +15,7 @@ from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
 from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
-from slurmbed.project import BASE_FILE
+from slurmbed.project import BASE_FILE, COMMAND
 from slurmbed.spec.model import ClusterSpec
 from slurmbed.spec.slices import HostResources, Slice, plain_slices, slices_of_spec
 
@@ -122,7 +122,7 @@ def choose_spec(settings: Settings, asked: ClusterSpec | None, snapshot: Snapsho
         UsageError: the containers were made with another one, or with none.
     """
     made = snapshot.spec
-    again = f"make clean NAME={settings.name}, then make up"
+    again = f"{COMMAND} clean NAME={settings.name}, then {COMMAND} up"
     if asked and snapshot.containers and asked != made:
         reason = (
             "a different configuration file, or an earlier version of this one" if made else "no configuration file"

@@ -9,6 +9,7 @@ from slurmbed.engine.overlay import SERVICES
 from slurmbed.engine.snapshot import Container
 from slurmbed.errors import NotReady, WaitTimeout
 from slurmbed.process import last_lines
+from slurmbed.project import COMMAND
 from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
 
@@ -59,7 +60,7 @@ def wait_ready(
     if not done.ok:
         status = told[-1] if told else "none"
         reason = f"the cluster is not ready after {seconds} s; last status: {status}"
-        raise WaitTimeout(reason, "see: make logs", last_lines(done.stderr))
+        raise WaitTimeout(reason, f"see: {COMMAND} logs", last_lines(done.stderr))
 
     return parse_nodes(told[-1])
 

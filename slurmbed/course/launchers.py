@@ -16,6 +16,7 @@ from slurmbed.course.follow import require_exclusive_workspace
 from slurmbed.course.runs import Run
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
+from slurmbed.project import COMMAND
 from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one rank for each GPU
@@ -204,7 +205,7 @@ def nodes_and_gpus(cluster: Cluster) -> tuple[int, int]:
     Raises:
         UsageError: the nodes have no GPUs, or fewer CPUs than GPUs, or their image has no launchers.
     """
-    again = f"make clean NAME={cluster.name}, then: make up NODES=2 GPUS=8"
+    again = f"{COMMAND} clean NAME={cluster.name}, then: {COMMAND} up NODES=2 GPUS=8"
     if not cluster.choices().launchers:
         raise UsageError("the nodes were built without launchers (LAUNCHERS=0)", again)
     nodes = cluster.slurm.nodes()

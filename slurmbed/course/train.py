@@ -12,6 +12,7 @@ from slurmbed.course import data, files
 from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
 from slurmbed.errors import UsageError
+from slurmbed.project import COMMAND
 from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 
@@ -70,9 +71,9 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: 
 
 
 def again_command(*arguments: str, steps: int | None, text: str | None) -> str:
-    """The make command that repeats a run; it can be pasted into a shell."""
+    """The command that repeats a run; it can be pasted into a shell."""
     given = [*([f"STEPS={steps}"] if steps else []), *([f"TEXT={text}"] if text else [])]
-    return shlex.join(["make", *arguments, *given])
+    return shlex.join([COMMAND, *arguments, *given])
 
 
 def prepare_run(cluster: Cluster, console: Console, steps: int | None, text: str | None) -> list[str]:

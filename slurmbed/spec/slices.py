@@ -6,6 +6,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from slurmbed.errors import UsageError
+from slurmbed.project import COMMAND
 from slurmbed.spec import gpus
 from slurmbed.spec.gpus import NO_GPUS, Gpus
 from slurmbed.spec.model import ClusterSpec, NodeGroup
@@ -91,7 +92,7 @@ def plain_slices(
     if kept and wanted != had:
         raise UsageError(
             f"GPUS={asked}: the existing nodes were made with GPUS={had}",
-            "GPUS is chosen when a cluster is made: make clean, then make up",
+            f"GPUS is chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
         )
     # A cluster made with fewer CPUs than GPUs can start again and grow.
     least_cpus = min([wanted.count, *(part.cpus for part in kept.values())])
@@ -108,7 +109,7 @@ def plain_slices(
         if (cpus and part.cpus != new.cpus) or (memory and part.memory != new.memory):
             raise UsageError(
                 f"the existing nodes have {part.cpus} CPUs and {part.memory} MiB",
-                "CPUS and MEMORY are chosen when a cluster is made: make clean, then make up",
+                f"CPUS and MEMORY are chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
             )
     taken_gpus = {gpu_id for part in kept.values() for gpu_id in part.gpu_ids}
     missing = count - len(kept)
@@ -153,7 +154,7 @@ def slice_for(
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
-            "ask for fewer NODES, CPUS or GPUS; existing nodes keep their memory until: make clean",
+            f"ask for fewer NODES, CPUS or GPUS; existing nodes keep their memory until: {COMMAND} clean",
         )
     return Slice(
         cpus=each_cpus,

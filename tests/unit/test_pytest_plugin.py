@@ -1,6 +1,10 @@
 """The pytest plugin, as far as it goes without an engine."""
 
+import re
+
 import pytest
+
+from slurmbed.project import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -9,6 +13,7 @@ pytest_plugins = ["pytester"]
 def project(pytester, monkeypatch):
     """A project with one test that says what the cluster would be made with."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     folder = pytester.mkdir("My Project")  # pytester's own folder is the home, of which no cluster is given all
     test = "def test(slurm_settings): print('made', slurm_settings.model_dump_json(exclude_defaults=True))"
@@ -21,7 +26,15 @@ def test_the_cluster_is_named_after_the_project_and_has_its_folder(project, pyte
     said = project()
     said.assert_outcomes(passed=1)
     folder = pytester.path / "My Project"
-    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project","workspace":"{folder}"*'])
+    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project-??????","workspace":"{folder}"*'])
+
+
+def test_two_projects_whose_folders_have_one_name_have_two_clusters(project, pytester, tmp_path):
+    name = r'"name":"(pytest-my-project-[0-9a-f]{6})"'
+    other = tmp_path / "My Project"
+    other.mkdir()
+    found = [re.search(name, project(*words).stdout.str())[1] for words in ((), (f"--rootdir={other}",), ())]
+    assert found[0] == found[2] != found[1]
 
 
 def test_two_workers_have_two_clusters(project, monkeypatch):
@@ -54,3 +67,40 @@ def test_every_fixture_and_option_has_its_help(project):
         after = shown.split(f"\n{name} ")[1]
         assert "no docstring" not in after.splitlines()[1]
     assert "--slurm-keep" in project("--help").stdout.str()
+
+
+FAILING = """
+import pytest
+
+class Cluster:
+    def export_logs(self, folder):
+        (folder / "some.log").touch()
+
+@pytest.fixture(scope="session")
+def slurm_cluster(pytestconfig):
+    from slurmbed.pytest_plugin import CLUSTER
+    cluster = pytestconfig.stash[CLUSTER] = Cluster()
+    yield cluster
+    assert 0, "the end is no test's fault"
+
+@pytest.fixture(scope="session")
+def broken(slurm_cluster):
+    assert 0, "not set up"
+
+def test_one(broken): pass
+def test_two(broken): pass
+def test_three(slurm_cluster): assert 0
+def test_four(): assert 0
+def test_five(slurm_cluster): pass
+"""
+
+
+def test_a_failed_set_up_leaves_one_bundle_for_all_its_tests_and_a_failed_test_its_own(project, pytester, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("bundles")))
+    (pytester.path / "My Project" / "test_it.py").write_text(FAILING)
+    said = project()
+    said.assert_outcomes(passed=1, failed=2, errors=3)
+    told = re.findall(r"^logs of daemons and jobs, and Slurm's state: (.*)", said.stdout.str(), re.MULTILINE)
+    assert told[0] == told[1] != told[2]
+    assert len(told) == 3
+    assert {str(each.parent) for each in (pytester.path / "bundles").glob("*/some.log")} == set(told)

@@ -27,7 +27,7 @@ def call(tmp_path):
     (fakes / "docker").chmod(0o755)
 
     def call(
-        command: str, *words: str, cwd: Path = folder, **more: str
+        command: str, /, *words: str, cwd: Path = folder, **more: str
     ) -> tuple[subprocess.CompletedProcess, list[str]]:
         chosen = {"SLURMBED_LOGIN": "c-login-1", "SLURMBED_USER": "alice", "SLURMBED_SHARED": f"/a b:{tmp_path}/shared"}
         env = {"PATH": f"{SHIMS}:{fakes}:{os.defpath}", "CALLS": str(tmp_path / "calls"), **chosen, **more}
@@ -84,6 +84,15 @@ def test_the_callers_variables_go_along_but_not_those_of_the_machine(call):
     passed = {word.removeprefix("--env=") for word in words if word.startswith("--env=")}
     assert "SEED" in passed
     assert not passed & {"PATH", "HOME", "LD_PRELOAD", "DOCKER_CONFIG", "SLURMBED_LOGIN", "BASH_FUNC_f%%"}
+
+
+def test_the_callers_variables_keep_their_values_whatever_their_names(tmp_path, call):
+    """A program like the cluster's docker shows what it was given."""
+    names = ("command", "each", "folder", "name", "client", "status", "signal", "pid_file", "with_pid")
+    (tmp_path / "fakes" / "docker").write_text("#!/bin/sh\nenv\n")
+    done, _ = call("srun", "hostname", **dict.fromkeys(names, "mine"))
+    kept = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert {name: kept[name] for name in names} == dict.fromkeys(names, "mine")
 
 
 def test_a_folder_that_the_cluster_does_not_see_is_refused_with_what_to_do(call, tmp_path):
