@@ -4,7 +4,7 @@ quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
 TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge bench-collectives doctor
 DRAWING := train compare bubble bench-collectives
-FOR_DEVELOPERS := test test-launchers test-versions mutate bench bench-train
+FOR_DEVELOPERS := test test-launchers test-clients test-versions mutate bench bench-train
 
 .PHONY: help $(TARGETS) $(FOR_DEVELOPERS)
 help: ## print this
@@ -33,6 +33,7 @@ help: ## print this
 #: make test [ONLY=smoke]                        lint and all tests; or a few of them in two minutes
 #:         [ONLY=unit|training|cluster]
 #: make test-launchers                           the whole matrix of launchers
+#: make test-clients                             slurm-sdk, submitit, snakemake and others, from PyPI
 #: make test-versions [ONLY=26.05]               the core of the cluster tests with other versions of Slurm
 #: make mutate [ONLY=word] [JOBS=2]               does a test find each of many mistakes in the training programs?
 #: make bench                                    how fast: ratios measured in one run

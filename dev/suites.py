@@ -28,10 +28,11 @@ CORE = (
 )
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
-    "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix"),
+    "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),
     "smoke": ("tests/cluster", "-m", "smoke"),
     "launchers": ("tests/cluster/launchers", *SIDE_BY_SIDE),
-    "versions": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix", "-k", " or ".join(CORE)),
+    "clients": ("tests/cluster/clients",),
+    "versions": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client", "-k", " or ".join(CORE)),
 }
 
 
@@ -52,6 +53,13 @@ def test_launchers() -> None:
     """Run the tests of launchers, with those of the matrix: every launcher at every size."""
     say("---- launchers ----")
     sys.exit(run(command("launchers"), timeout=LIMIT, capture=False).returncode)
+
+
+@click.command("test-clients")
+def test_clients() -> None:
+    """Run other projects' programs on a cluster: slurm-sdk, snakemake and others."""
+    say("---- clients ----")
+    sys.exit(run(command("clients"), timeout=LIMIT, capture=False).returncode)
 
 
 @click.command("test-versions")
