@@ -6,7 +6,7 @@
 Every rank runs the same loop; what rank 0 alone does stands under `chief`.
 """
 
-import signals
+from ranks import signals
 
 if __name__ == "__main__":
     signals.listen()  # before all else: until then a signal of Slurm's ends the process
@@ -16,26 +16,22 @@ import math
 import sys
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-import breaks
-import checkpoint
-import communication
-import config as configuration
-import data
-import earlier
-import env as environment
-import rendezvous
-import timeline
-from batches import TextData
-from journal import Journal, communicated
-from model import build, generate
-from muon import Muon
-from sharding import local
+import parallel
+from gpt import config as configuration
+from gpt import data
+from gpt.batches import TextData
+from gpt.model import build, generate
+from gpt.muon import Muon
+from parallel import breaks
+from ranks import communication, environment, rendezvous, timeline
+from ranks.sharding import local
+from run import checkpoint, earlier
+from run.journal import Journal, communicated
 
 
 def main():
@@ -43,7 +39,7 @@ def main():
     try:
         config = configuration.parse()
         env = environment.read()
-        strategy = import_module(config.parallel.replace("-", "_"))
+        strategy = parallel.load(config.parallel)
         strategy.check(config, env.world_size)
         if config.break_:
             breaks.make(config.break_, config.parallel)

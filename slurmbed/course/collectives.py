@@ -37,7 +37,7 @@ def table(measured: dict) -> Table:
     """A row for each collective and each size of SHOWN.
 
     Args:
-        measured: collectives.json, as workspace/bench_collectives.py writes it.
+        measured: collectives.json, as workspace/measure/collectives.py writes it.
     """
     shown = Table(title=f"between {measured['ranks']} nodes")
     for heading in ("collective", "bytes", "latency, ms", "bus GB/s", "of iperf3's limit"):

@@ -29,7 +29,7 @@ FROM_HOST = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy
 
 
 class TextRecord(BaseModel):
-    """The record that workspace/data.py prints of a text."""
+    """The record that workspace/gpt/data.py prints of a text."""
 
     file: str
     name: str
@@ -43,7 +43,7 @@ class TextRecord(BaseModel):
 
 
 class DigitsRecord(BaseModel):
-    """The record that workspace/mnist_data.py prints of MNIST; ``train`` and ``test`` are numbers of images."""
+    """The record that workspace/mnist/data.py prints of MNIST; ``train`` and ``test`` are numbers of images."""
 
     name: str
     source: str
@@ -52,19 +52,19 @@ class DigitsRecord(BaseModel):
 
 
 def text(cluster: Cluster, file: str | None = None) -> TextRecord:
-    """Have workspace/data.py prepare a text: Shakespeare, or the host's ``file``, which it reads from standard input.
+    """Have workspace/gpt/data.py prepare a text: Shakespeare, or the host's ``file``, read from standard input.
 
     Raises:
         UsageError: it failed; with the last lines of its output.
     """
     arguments = ["--text", "-", "--source", str(Path(file).resolve())] if file else []
-    answer = in_container(cluster, ["data.py", *arguments], file or "")
+    answer = in_container(cluster, ["gpt/data.py", *arguments], file or "")
     return parsed(TextRecord, answer, "there is no text to train on", "name a text with TEXT=file")
 
 
 def digits(cluster: Cluster) -> DigitsRecord:
-    """Have workspace/mnist_data.py prepare MNIST. UsageError with the last lines of its output if it failed."""
-    return parsed(DigitsRecord, in_container(cluster, ["mnist_data.py"]), "there is no MNIST to train on", "")
+    """Have workspace/mnist/data.py prepare MNIST. UsageError with the last lines of its output if it failed."""
+    return parsed(DigitsRecord, in_container(cluster, ["mnist/data.py"]), "there is no MNIST to train on", "")
 
 
 def parsed(kind: type[Record], answer: Result, reason: str, hint: str) -> Record:

@@ -147,9 +147,9 @@ def bubble_figure(measured: dict) -> Figure:
     """One step of a pipeline for each number of microbatches: a lane for each stage, time in ms from left to right.
 
     Args:
-        measured: bubble.json, as workspace/bubble.py writes it: a row for each number of microbatches, with the idle
-            time (theory and measured, as shares of the step) and, for each rank, spans of (kind, microbatch, start,
-            end) in seconds.
+        measured: bubble.json, as workspace/measure/bubble.py writes it: a row for each number of microbatches, with the
+            idle time (theory and measured, as shares of the step) and, for each rank, spans of (kind, microbatch,
+            start, end) in seconds.
     """
     rows, hosts = measured["rows"], [rank["host"] for rank in measured["placement"]]
     names = [f"stage {stage} on {host}" for stage, host in enumerate(hosts)]
@@ -190,7 +190,7 @@ def collectives_figure(measured: dict) -> Figure:
     """Latency and bus bandwidth of collectives over size, with what iperf3 measured as lines.
 
     Args:
-        measured: collectives.json, as workspace/bench_collectives.py writes it.
+        measured: collectives.json, as workspace/measure/collectives.py writes it.
     """
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     latency, bandwidth = figure.subplots(1, 2)

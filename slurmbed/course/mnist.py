@@ -29,7 +29,7 @@ def train(cluster: Cluster, console: Console, nodes: int, epochs: int | None) ->
 
 
 def describe(metrics: list[dict]) -> tuple[str, str]:
-    """How far mnist.py is, and its throughput if the last line ends an epoch; for ``follow.complete``."""
+    """How far train_mnist.py is, and its throughput if the last line ends an epoch; for ``follow.complete``."""
     last, tested = metrics[-1], [line["test_accuracy"] for line in metrics if line["test_accuracy"] is not None]
     progress = f"epoch {last['epoch']}  train {last['train_loss']:.3f}"
     progress += f"  accuracy {tested[-1]:.2%}" if tested else ""

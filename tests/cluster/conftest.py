@@ -75,7 +75,8 @@ def pod_job(pod, pod_workspace):
 def failing(pod_workspace) -> str:
     """A program of which rank 1 fails while the others wait for it."""
     (pod_workspace / "failing.py").write_text(
-        "import sys, time, env\nif env.read().rank == 1: sys.exit('rank 1 gives up')\ntime.sleep(600)\n"
+        "import sys, time\nfrom ranks import environment\n"
+        "if environment.read().rank == 1: sys.exit('rank 1 gives up')\ntime.sleep(600)\n"
     )
     return "failing.py"
 

@@ -59,7 +59,7 @@ def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace):
 
 
 def test_a_job_that_asks_for_one_node_lands_on_one(cluster, run_job):
-    announce = "import env; env.announce(env.read().record(''))"
+    announce = "from ranks import environment; environment.announce(environment.read().record(''))"
     job, log = run_job(
         "--nodes=1",
         "--ntasks-per-node=2",

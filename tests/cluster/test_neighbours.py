@@ -168,9 +168,9 @@ print(json.dumps(record | {{"characters": 1, "train": 1, "test": 1}}))
 """
 
 
-@pytest.mark.parametrize(("program", "command"), [("data.py", "train"), ("mnist_data.py", "mnist")])
+@pytest.mark.parametrize(("program", "command"), [("gpt/data.py", "train"), ("mnist/data.py", "mnist")])
 def test_nothing_of_a_workspace_runs_on_the_host(cluster, workspace, tmp_path, program, command):
-    """Every job may write there: what it leaves in the place of data.py must not become the host user's."""
+    """Every job may write there: what it leaves in the place of gpt/data.py must not become the host user's."""
     marker = f"{tmp_path}/on-the-host"
     file = workspace / program
     kept = file.read_text()

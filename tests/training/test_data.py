@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
-import data
-from batches import TextData
-from config import Config
+from gpt import data
+from gpt.batches import TextData
+from gpt.config import Config
 
 CONTENT = "To be, or not to be, that is the question:\n" * 40
 
@@ -82,7 +82,7 @@ def test_a_text_on_standard_input_is_kept_under_the_name_of_its_source(tmp_path)
 
 
 def test_the_program_takes_standard_input(workspace):
-    command = [sys.executable, str(workspace / "data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
+    command = [sys.executable, str(workspace / "gpt/data.py"), "--text", "-", "--source", "/home/ada/short.txt"]
     done = subprocess.run(command, input="short", capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr == "data.py: error: the text /home/ada/short.txt has 5 characters, it needs 1000 or more\n"
@@ -101,7 +101,7 @@ def test_sources_are_tried_in_order_once(tmp_path, monkeypatch):
     assert data.prepare(folder=tmp_path).source == "somewhere"
     with pytest.raises(ValueError, match=r"(?s)first: no route.*--text FILE"):
         data.prepare(folder=tmp_path / "empty")
-    with pytest.raises(ValueError, match=r"python3 data\.py"):
+    with pytest.raises(ValueError, match=r"python3 gpt/data\.py"):
         data.load(folder=tmp_path / "empty")
 
 
@@ -129,5 +129,5 @@ def test_markdown_of_a_play_becomes_dialogue():
 
 
 def test_preparation_needs_no_torch(workspace):
-    program = "import sys; sys.modules['torch'] = None; import data"
+    program = "import sys; sys.modules['torch'] = None; from gpt import data"
     subprocess.run([sys.executable, "-c", program], cwd=workspace, check=True, timeout=120)

@@ -5,13 +5,11 @@ from unittest.mock import patch
 import pytest
 import torch.distributed as dist
 
-import ddp
-import hybrid
-import none
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
-from breaks import BREAKS
-from measure import measure, start
+from parallel import ddp, hybrid, none
+from parallel.breaks import BREAKS
 from processes import spawn
+from steps import measure, start
 
 # 5 sequences on 2 or 3 ranks: unequal shares. 10, accumulated in three steps: no_sync in the first two.
 CASES = {

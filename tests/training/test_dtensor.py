@@ -10,14 +10,13 @@ from torch.distributed.tensor import distribute_tensor, placement_types
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.utils import clip_grad_norm_
 
-import measure as measuring
-import none
-import tp_dtensor
+import steps as measuring
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
-from breaks import BREAKS, Break
-from measure import LAYERS, SYMBOLS, small
-from model import build
+from gpt.model import build
+from parallel import none, tp_dtensor
+from parallel.breaks import BREAKS, Break
 from processes import spawn
+from steps import LAYERS, SYMBOLS, small
 
 CASES = {
     ("plain", "float64"): {"batch_size": 5},

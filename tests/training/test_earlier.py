@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-import earlier
+from run import earlier
 
-WORKSPACE = Path(earlier.__file__).resolve().parent
+WORKSPACE = Path(earlier.__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def job(tmp_path):
     """Run the part of a job script that all have in common, as Slurm would, in a workspace; returns its exit status."""
     (tmp_path / "jobs").mkdir()
+    (tmp_path / "run").mkdir()
     (tmp_path / "runs").mkdir()
-    for name in ("earlier.py", "jobs/launch.sh"):
+    for name in ("run/earlier.py", "jobs/launch.sh"):
         (tmp_path / name).symlink_to(WORKSPACE / name)
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho node-1\n")
     (tmp_path / "scontrol").chmod(0o755)

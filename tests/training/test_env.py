@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import env
-import rendezvous
-from config import Config
+from gpt.config import Config
+from ranks import environment, rendezvous
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
 SRUN = {
@@ -26,18 +25,18 @@ SRUN = {
 
 
 def test_nothing_is_one_process():
-    read = env.read({})
+    read = environment.read({})
     assert (read.rank, read.world_size, read.local_rank, read.job_id) == (0, 1, 0, None)
 
 
 def test_torchrun():
-    read = env.read(TORCHRUN)
+    read = environment.read(TORCHRUN)
     assert (read.rank, read.world_size, read.local_rank) == (3, 4, 1)
     assert (read.master_addr, read.master_port) == ("node-1", 29500)
 
 
 def test_srun():
-    read = env.read(SRUN)
+    read = environment.read(SRUN)
     assert (read.rank, read.world_size, read.local_rank) == (1, 2, 0)
     record = read.record("heads 2-3 of 4")
     assert record["slurmd_nodename"] == "node-2"
@@ -46,7 +45,7 @@ def test_srun():
 
 
 def test_torchrun_inside_srun():
-    assert env.read(SRUN | TORCHRUN).rank == 3
+    assert environment.read(SRUN | TORCHRUN).rank == 3
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_torchrun_inside_srun():
 )
 def test_mistakes(environ, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        env.read(environ)
+        environment.read(environ)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_each_rank_of_a_node_takes_a_gpu_of_its_own(monkeypatch, visible, chosen
     ],
 )
 def test_a_job_begins_unless_it_was_queued_again_or_is_told_what_to_resume(environ, flags, begins):
-    assert env.begins(env.read(environ), Config(**flags)) == begins
+    assert environment.begins(environment.read(environ), Config(**flags)) == begins
 
 
 @pytest.mark.parametrize(("age", "begins"), [(5, False), (500, True)])
@@ -134,5 +133,5 @@ def test_a_run_whose_ranks_were_started_again_goes_on(tmp_path, monkeypatch, age
     """What is younger than the job is the job's own; what is older was left by another one."""
     monkeypatch.setattr(Config, "run_path", lambda self: tmp_path)
     os.utime(tmp_path, (time.time() - age,) * 2)
-    read = env.read(SRUN | {"SLURM_JOB_START_TIME": str(int(time.time()) - 100)})
-    assert env.begins(read, Config(resume="auto")) == begins
+    read = environment.read(SRUN | {"SLURM_JOB_START_TIME": str(int(time.time()) - 100)})
+    assert environment.begins(read, Config(resume="auto")) == begins

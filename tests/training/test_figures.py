@@ -3,15 +3,15 @@
 import json
 import time
 from functools import partial
-from importlib import import_module
 from unittest.mock import patch
 
 import pytest
 
-from journal import Journal
-from measure import STEPS, start
+import parallel
 from processes import spawn
-from sockets import Peers
+from ranks.sockets import Peers
+from run.journal import Journal
+from steps import STEPS, start
 
 COMPUTING, EXCHANGE = 2.0, 0.25  # seconds
 
@@ -38,7 +38,7 @@ class Clock:
 
 def timed(rank, world_size, strategy, folder):
     """A run's figures, and how often its steps exchanged something."""
-    strategy, clock = import_module(strategy), Clock()
+    strategy, clock = parallel.load(strategy), Clock()
     trainer = start(strategy, "float32")
     with (
         patch.object(time, "perf_counter", lambda: clock.now),

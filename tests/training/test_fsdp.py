@@ -5,13 +5,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import fsdp
-import none
 from agreement import TOLERANCE, assert_same_steps, gradient_error
-from breaks import BREAKS
-from measure import LAYERS, SYMBOLS, measure, small
-from model import build
+from gpt.model import build
+from parallel import fsdp, none
+from parallel.breaks import BREAKS
 from processes import spawn
+from steps import LAYERS, SYMBOLS, measure, small
 
 # 5 sequences, 27 symbols: ranks do not divide them. And 10 sequences, accumulated in three steps.
 CASES = {

@@ -1,4 +1,4 @@
-"""mnist.py on made-up digits: shares of ranks, equality with one process, resuming, precision, what a run leaves."""
+"""train_mnist.py on made-up digits: shares of ranks, equality with one process, resuming, precision, its files."""
 
 import json
 import re
@@ -8,37 +8,37 @@ import pytest
 import torch
 
 import digits
-import mnist
-from mnist_batches import loaders
-from mnist_config import Config
-from mnist_data import load
-from mnist_model import AmpError, choose_amp
+import train_mnist
+from mnist.batches import loaders
+from mnist.config import Config
+from mnist.data import load
+from mnist.model import AmpError, choose_amp
 from processes import metrics, succeed, train
 
-MNIST = "import mnist; mnist.main()"
+MNIST = "import train_mnist; train_mnist.main()"
 SMALL = ["--batch-size=12", "--log-every=1", "--eval-batch-size=5", "--amp=off"]
 STEPS = digits.TRAIN // 12  # in an epoch
-# mnist.py on a machine that fails: the last rank ends before the given epoch.
+# train_mnist.py on a machine that fails: the last rank ends before the given epoch.
 FAILS = """
-import mnist
-epoch = mnist.Run.epoch
+import train_mnist
+epoch = train_mnist.Run.epoch
 def failing(run, number):
     if number == {epoch} and not run.chief:
         raise RuntimeError("out of luck")
     return epoch(run, number)
-mnist.Run.epoch = failing
-mnist.main()
+train_mnist.Run.epoch = failing
+train_mnist.main()
 """
 
-# mnist.py that says which batch it trains on.
+# train_mnist.py that says which batch it trains on.
 NOTES = """
-import sys, mnist
-train = mnist.Run.train
+import sys, train_mnist
+train = train_mnist.Run.train
 def noted(run, images, labels):
     print("batch", images.sum().item(), file=sys.stderr)
     return train(run, images, labels)
-mnist.Run.train = noted
-mnist.main()
+train_mnist.Run.train = noted
+train_mnist.main()
 """
 
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, tmp_path):
-    """A small run of mnist.py: run(name, flags...) -> the folder that it wrote, and its ranks."""
+    """A small run of train_mnist.py: run(name, flags...) -> the folder that it wrote, and its ranks."""
 
     def start(name, *arguments, how=succeed, program=MNIST, **options):
         path = tmp_path / name
@@ -126,7 +126,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run):
     newest = broken / "epoch-3.pt"
     newest.write_bytes(newest.read_bytes()[:1000])
     _, ranks = run("broken", *flags, world_size=2)
-    assert f"passed over: {newest} is no checkpoint of mnist.py" in ranks[0].stdout
+    assert f"passed over: {newest} is no checkpoint of train_mnist.py" in ranks[0].stdout
     assert "resumed after epoch 2" in ranks[0].stdout
     names = ("step", "epoch", "train_loss", "test_loss", "test_accuracy")
     lines = [[[line[name] for name in names] for line in metrics(each)] for each in (whole, broken)]
@@ -172,7 +172,9 @@ def test_bf16_learns_too_or_is_refused(run):
     """Which of the two depends on the CPU; a rank that just dies does neither."""
     folder, (rank,) = run("bf16", "--epochs", 3, "--amp", "bf16", how=train)
     if rank.code:
-        assert re.fullmatch(r"mnist.py: error: --amp bf16: torch .* on this CPU, .*; use --amp off", last_line(rank))
+        assert re.fullmatch(
+            r"train_mnist.py: error: --amp bf16: torch .* on this CPU, .*; use --amp off", last_line(rank)
+        )
     else:
         assert "amp bf16" in rank.stdout
         assert metrics(folder)[-1]["test_accuracy"] > 0.9
@@ -241,7 +243,7 @@ def test_fp16_on_a_cpu_is_refused():
 
 @pytest.fixture
 def refused(folder, monkeypatch, capsys):
-    """What mnist.py says, in this process, when it refuses before ranks meet: refused(world_size, flags...)."""
+    """What train_mnist.py says, in this process, when it refuses before ranks meet: refused(world_size, flags...)."""
 
     def start(world_size, *flags):
         environ = {
@@ -253,9 +255,9 @@ def refused(folder, monkeypatch, capsys):
         }
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("sys.argv", ["mnist.py", *SMALL, "--data", str(folder), *map(str, flags)])
+        monkeypatch.setattr("sys.argv", ["train_mnist.py", *SMALL, "--data", str(folder), *map(str, flags)])
         with pytest.raises(SystemExit) as ended:
-            mnist.main()
+            train_mnist.main()
         assert capsys.readouterr().out == "", "a rank that is refused has no record"
         return ended.value.code
 
@@ -275,14 +277,14 @@ def refused(folder, monkeypatch, capsys):
 )
 def test_mistakes(refused, flags, message):
     said = refused(2, *flags)
-    assert said.startswith("mnist.py: error: ")
+    assert said.startswith("train_mnist.py: error: ")
     assert message in said
 
 
 def test_fp16_without_a_gpu_ends_in_a_line(run):
     _, (rank,) = run("run", "--amp", "fp16", "--backend", "gloo", how=train)
     assert rank.code == 1
-    assert last_line(rank).startswith("mnist.py: error: --amp fp16 is for GPUs")
+    assert last_line(rank).startswith("train_mnist.py: error: --amp fp16 is for GPUs")
     assert "Traceback" not in rank.stderr
 
 

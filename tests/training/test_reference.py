@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 
-import none
 import reference
 from agreement import worst
-from config import Config
-from measure import STEPS, SYMBOLS, Losses, disturb, reads_the_future, small, start
-from model import build
-from muon import orthogonalise
+from gpt.config import Config
+from gpt.model import build
+from gpt.muon import orthogonalise
+from parallel import none
+from steps import STEPS, SYMBOLS, Losses, disturb, reads_the_future, small, start
 from train import schedule
 
 NANOGPT = {"model": "nanogpt", "optimizer": "adamw"}

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-import rendezvous
-from env import Env
 from processes import FORKS, free_port
+from ranks import rendezvous
+from ranks.environment import Env
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)  # a wait that is to end in vain, and one that is not
 HOST = socket.gethostname()

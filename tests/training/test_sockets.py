@@ -9,11 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import communication
-import sockets
-from config import Config
+from gpt.config import Config
 from processes import spawn
-from sockets import SMALL, Peers
+from ranks import communication, sockets
+from ranks.sockets import SMALL, Peers
 
 # Small ones go whole, large ones in slices when there are more than two ranks; 7 numbers do not divide by 2 or 3.
 SHAPES = {"scalar": (), "odd": (7,), "matrix": (5, 7), "large": (SMALL // 4 + 5, 3), "empty": (0,)}

@@ -5,13 +5,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import none
-import tp
 from agreement import TOLERANCE, assert_same_evaluation, assert_same_steps, gradient_error, worst
-from breaks import BREAKS
-from measure import CLIP, DTYPES, LAYERS, SYMBOLS, measure
+from parallel import none, tp
+from parallel.breaks import BREAKS
+from parallel.tp_layers import VocabParallelCrossEntropy
 from processes import spawn
-from tp_layers import VocabParallelCrossEntropy
+from steps import CLIP, DTYPES, LAYERS, SYMBOLS, measure
 
 # Defect -> the checks that must find it, and those that must not: what they say tells one defect from another.
 CAUGHT_BY = {

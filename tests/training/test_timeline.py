@@ -5,8 +5,8 @@ import json
 import pytest
 
 from processes import succeed
+from ranks.timeline import all_began, assemble, common, lane, merged, without
 from small_runs import SMALL
-from timeline import all_began, assemble, common, lane, merged, without
 
 
 def rank(*spans, began=100.0, collectives=(), machine="one"):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from config import Config, flag
+from gpt.config import Config, flag
 from processes import TIMEOUT, metrics, succeed, train
 from small_runs import FAILS, KILL, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
 

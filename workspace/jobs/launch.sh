@@ -4,7 +4,7 @@
 set -Eeuo pipefail
 
 # An earlier job with this id may have left a folder and a log, which are not to be mixed with this job's.
-python3 earlier.py
+python3 run/earlier.py
 
 # Rank 0 runs on the first node of the allocation, and everyone meets there. Not $(hostname), which behind srun would be
 # each rank's own, and no fallback to localhost, which would make each rank a world of one.

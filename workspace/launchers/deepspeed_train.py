@@ -21,8 +21,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import env as environment
-import rendezvous
+from ranks import environment, rendezvous
 
 TOLERANCE = 1e-4  # relative; float32, summed in another order
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -18,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import env as environment
-import rendezvous
+from ranks import environment, rendezvous
 
 
 def main():

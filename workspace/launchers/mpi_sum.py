@@ -14,7 +14,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import env as environment
+from ranks import environment
 
 
 def main():

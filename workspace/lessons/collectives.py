@@ -11,8 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-import env as environment
-import rendezvous
+from ranks import environment, rendezvous
 
 
 def main():

@@ -11,8 +11,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-import env as environment
-import rendezvous
+from ranks import environment, rendezvous
 
 
 def main():

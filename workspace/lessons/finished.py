@@ -14,7 +14,7 @@ def find(names):
     known = []
     for path in sorted(RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         summary = json.loads(path.read_text())
-        if "parallel" in summary["config"]:  # mnist.py has other knobs
+        if "parallel" in summary["config"]:  # train_mnist.py has other knobs
             config = summary["config"]
             known.append((config["parallel"] + "/" * bool(config["break_"]) + config["break_"], path.parent, summary))
     found = [next((run for run in known if name in (run[0], run[1].name)), None) for name in names]

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore
 
-import env as environment
+from ranks import environment
 
 
 def main():

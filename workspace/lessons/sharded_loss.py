@@ -11,11 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import breaks
-import communication
-import env as environment
-import rendezvous
-import tp_layers
+from parallel import breaks, tp_layers
+from ranks import communication, environment, rendezvous
 
 B, T, C, V = 16, 64, 128, 65  # batch, time, channels, symbols: V does not divide by 2
 

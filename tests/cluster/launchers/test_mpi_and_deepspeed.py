@@ -52,9 +52,10 @@ def test_over_ssh_ranks_take_the_gpus_of_their_job_and_end_with_it(pod, pod_work
 FAILS = """
 import sys
 sys.path.insert(0, ".")
-import env, rendezvous, torch, torch.distributed as dist
+import torch, torch.distributed as dist
+from ranks import environment, rendezvous
 
-me = env.read()
+me = environment.read()
 with rendezvous.process_group(me, "gloo", 60):
     if me.rank == 3:
         raise SystemExit("rank 3 gives up")

@@ -1,4 +1,4 @@
-"""Whether a strategy's five steps (measure.py) are those of one process, and by how much they differ."""
+"""Whether a strategy's five steps (steps.py) are those of one process, and by how much they differ."""
 
 import torch
 

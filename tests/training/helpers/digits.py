@@ -4,7 +4,7 @@ import random
 import struct
 import zlib
 
-import mnist_data
+from mnist import data
 
 TRAIN, TEST = 203, 37  # odd, so that 2 ranks do not divide them
 
@@ -27,7 +27,7 @@ def pixels_and_labels(count):
 
 def files(train=TRAIN, test=TEST):
     """The four files, by name."""
-    return mnist_data.split(*pixels_and_labels(train + test), train)
+    return data.split(*pixels_and_labels(train + test), train)
 
 
 def write(folder, content):

@@ -8,13 +8,15 @@ import gc
 import os
 from importlib import import_module
 
+from parallel import STRATEGIES
+
 for name in (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
-    *("train", "none", "ddp", "tp", "tp_dtensor", "fsdp", "pp", "hybrid"),
-    *("mnist", "bubble", "bench_collectives"),
+    *("train", "train_mnist", "measure.bubble", "measure.collectives"),
+    *(f"parallel.{name.replace('-', '_')}" for name in STRATEGIES),
 ):
     import_module(name)
 

@@ -1,7 +1,7 @@
 """Small runs of train.py: their flags, machines that fail or stop them, and what they leave."""
 
-import checkpoint
 from processes import metrics
+from run import checkpoint
 
 SMALL = ("--layers=2", "--heads=4", "--channels=32", "--block-size=16", "--batch-size=4", "--log-every=1")
 # Without what takes four fifths of the time of so small a run: the timeline of a step, and a long sample.
@@ -51,7 +51,8 @@ if os.environ["RANK"] != "0":
 
 # train.py as Slurm's job 7, started anew or queued again, in a workspace whose runs/7 is there already.
 AS_A_JOB = """
-import os, config, train
+import os, train
+from gpt import config
 from pathlib import Path
 os.environ.update(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="{restarts}")
 config.HERE = Path({folder!r})

@@ -54,7 +54,7 @@ def test_the_program_runs_as_the_job_user_with_no_rights_and_gets_the_file(engin
     assert (record.name, record.path, record.characters) == ("hamlet", "data/hamlet.txt", 4000)
     ((network, command, argv, given),) = runs
     assert (network, given) == ("bridge", b"words")
-    assert command == ["python3", "data.py", "--text", "-", "--source", str(tmp_path / "hamlet.txt")]
+    assert command == ["python3", "gpt/data.py", "--text", "-", "--source", str(tmp_path / "hamlet.txt")]
     options = " ".join(argv)
     assert "--user 1234:1234 --mount type=bind,source=/home/ada/workspace,target=/workspace" in options
     assert "--cap-drop ALL --security-opt no-new-privileges:true" in options

@@ -14,7 +14,7 @@ def workspace(tmp_path):
     for name, nodes, command in (
         ("tp", 2, "train.py --parallel tp"),
         ("none", 1, "train.py --parallel none"),
-        ("mnist", 2, "mnist.py"),
+        ("mnist", 2, "train_mnist.py"),
     ):
         (tmp_path / "jobs" / f"{name}.sbatch").write_text(f'#!/bin/bash\n#SBATCH --nodes={nodes}\n{command} "$@"\n')
     return tmp_path

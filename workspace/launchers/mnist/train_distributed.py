@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import mnist_data
-from mnist_model import build
+from mnist import data
+from mnist.model import build
 
 
 def main():
@@ -32,7 +32,7 @@ def main():
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=60))
     verify(rank, world_size, local_rank, device)
 
-    digits = mnist_data.load()
+    digits = data.load()
     train, test = dataset(digits, "train", options.limit), dataset(digits, "test", options.limit)
     if len(train) < world_size:
         sys.exit(f"--limit {options.limit}: {world_size} ranks want an image each")
@@ -86,7 +86,7 @@ def dataset(digits, part, limit):
     """Images [N, 1, 28, 28] from 0 to 1, and labels [N]."""
     labels = torch.frombuffer(bytearray(digits.labels(part)), dtype=torch.uint8).long()
     images = torch.frombuffer(bytearray(digits.images(part)), dtype=torch.uint8)
-    images = images.view(-1, 1, mnist_data.SIDE, mnist_data.SIDE)  # [N * 784] -> [N, 1, 28, 28]
+    images = images.view(-1, 1, data.SIDE, data.SIDE)  # [N * 784] -> [N, 1, 28, 28]
     return TensorDataset(images[:limit].float() / 255, labels[:limit])
 
 

@@ -1,0 +1,1 @@
+"""The model, its data and its options."""

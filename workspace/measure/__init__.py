@@ -1,0 +1,1 @@
+"""Programs that measure: collectives, a pipeline's bubble."""

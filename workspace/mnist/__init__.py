@@ -1,0 +1,1 @@
+"""Digits: the model, its data and its options."""

@@ -1,0 +1,174 @@
+"""The collectives, and the sends and receives of a pipeline, counted and timed: what goes between ranks while a model
+trains, but for the flag of signals.py.
+
+A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
+with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over.
+"""
+
+import math
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from ranks.sockets import OPERATIONS, Peers
+
+# kind -> collectives since the start: forward, backward, gradient_norm, loss. They are all-reduces where the kind names
+# no other, as "forward all_gather" does.
+calls = Counter()
+seconds = Counter()  # kind -> time in them
+carried = Counter()  # transport -> collectives that it carried
+WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@contextmanager
+def counted(kind, group=None, socket=False):
+    start = time.perf_counter()
+    with marked("collective", kind, group):
+        yield
+    count(kind, group, socket)
+    seconds[kind] += time.perf_counter() - start
+
+
+def count(kind, group, socket):
+    calls[kind] += 1
+    carried["socket" if socket else transport(group)] += 1
+
+
+def transport(group=None):
+    """The backend of torch that carries what is on the device that the ranks compute on."""
+    return "nccl" if "nccl" in dist.get_backend_config(group) else dist.get_backend(group)
+
+
+def marked(what, kind, group=None):
+    """A mark for torch.profiler, by which timeline.py knows the ranks of a collective."""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    return torch.profiler.record_function(f"{what} {kind} {','.join(map(str, ranks))}")
+
+
+@dataclass
+class Settings:
+    """What a run chose of config.py; see there."""
+
+    all_reduce: str = "socket"
+    wire: str = "float32"
+    timeout: int = 300
+
+
+settings = Settings()
+peers = WeakKeyDictionary()  # group -> this rank's connections to the others of it
+
+
+def configure(config):
+    """Take over the run's choices."""
+    settings.all_reduce, settings.wire, settings.timeout = config.all_reduce, config.wire, config.timeout
+
+
+def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
+    """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, bitwise equal on each.
+
+    `rounded`: float32 numbers may travel in the run's `wire` precision. Sockets still sum them in their own; the
+    backend cannot.
+    """
+    wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
+    socket = by_socket(tensor) and op in OPERATIONS
+    with counted(kind, group, socket):
+        if socket:
+            return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
+        result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
+        dist.all_reduce(result, op, group)
+        return result.to(tensor.dtype)
+
+
+def all_gather(tensor, sizes, kind, group=None, rounded=False):
+    """The tensors of all ranks, [sizes[rank], ...] each, one behind the other, [sum of sizes, ...], on every rank.
+
+    `rounded` as in all_reduce.
+    """
+    wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
+    group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
+    socket = by_socket(tensor)
+    with counted(f"{kind} all_gather", group, socket):
+        if socket:
+            width = math.prod(sent.shape[1:])
+            parts = connections(group).exchange([sent.view(-1)] * len(sizes), [size * width for size in sizes])
+        else:
+            longest = sent.new_zeros(max(sizes), *sent.shape[1:])  # the backend takes equal shapes only
+            longest[: len(sent)] = sent
+            parts = [torch.empty_like(longest) for _ in sizes]
+            dist.all_gather(parts, longest, group)
+            parts = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    return torch.cat([part.view(-1, *sent.shape[1:]) for part in parts]).to(tensor.dtype)
+
+
+def by_socket(tensor):
+    """Whether sockets.py carries it: what is on a GPU never."""
+    return settings.all_reduce == "socket" and tensor.device.type == "cpu"
+
+
+def connections(group):
+    """Peers of the group, connected by the first call, which all its ranks make together."""
+    if group not in peers:
+        peers[group] = Peers(group, settings.timeout)
+    return peers[group]
+
+
+def receive(tensor, source, kind):
+    """Fill the tensor with what rank `source` sends, and return it. Its time is mostly the wait for the sender."""
+    with counted(kind):
+        dist.recv(tensor, source)
+    return tensor
+
+
+class Sends:
+    """Sends that go on while the rank computes. Their time is what is left of them at the end."""
+
+    def __init__(self):
+        self.works = []
+
+    def start(self, tensor, destination, kind):
+        self.works.append((kind, dist.isend(tensor.detach(), destination)))
+
+    def finish(self):
+        """Wait for all, and count them."""
+        for kind, work in self.works:
+            with counted(kind):
+                work.wait()
+        self.works.clear()
+
+
+class Buckets:
+    """DistributedDataParallel's hook: average a bucket of gradients over the ranks, in the run's wire precision on the
+    way, and count it. Sockets carry it while backward waits, the backend while backward goes on.
+    """
+
+    def __init__(self, wrapped):
+        self.group, self.ready = wrapped.process_group, None
+        wrapped.register_comm_hook(None, self.reduce)
+
+    def reduce(self, _, bucket):
+        gradient = bucket.buffer().div_(self.group.size())
+        if by_socket(gradient):
+            future = torch.futures.Future()
+            future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
+            return future
+        self.ready = time.perf_counter()
+        count("backward", self.group, socket=False)
+        sent = gradient.to(WIRES[settings.wire]) if gradient.dtype == torch.float32 else gradient
+        with marked("begun", "backward", self.group):
+            reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
+        return reduced.then(lambda done: done.value()[0].to(gradient.dtype))
+
+    def waited(self):
+        """Count the time since the last bucket was ready, of those that overlap: call it when backward has ended."""
+        if self.ready:
+            seconds["backward"] += time.perf_counter() - self.ready
+
+
+def phase():
+    """backward while autograd runs, else forward."""
+    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
