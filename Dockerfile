@@ -61,14 +61,16 @@ COPY --chmod=755 scripts/entrypoint /usr/local/bin/
 RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap
 ENTRYPOINT ["entrypoint"]
 
-# See the file for what it does and why.
-FROM base AS without-namespaces
+# See the files for what they do and why.
+FROM base AS preloaded
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy gcc libc6-dev
-COPY scripts/without-namespaces.c /
-RUN gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o /without-namespaces.so /without-namespaces.c
+COPY scripts/own-cpus.c scripts/without-namespaces.c /
+RUN for name in own-cpus without-namespaces; do \
+      gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o "/$name.so" "/$name.c"; \
+    done
 
 FROM base AS node
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
@@ -128,7 +130,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
 COPY --chmod=755 scripts/module-files /usr/local/bin/
 RUN module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc
-COPY --from=without-namespaces /without-namespaces.so /usr/local/lib/
+COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/
 COPY --chmod=755 scripts/entrypoint scripts/job-here scripts/seff scripts/sgather scripts/wait-ready /usr/local/bin/

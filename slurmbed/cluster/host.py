@@ -31,6 +31,7 @@ class Host:
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
         maps_users: whether users in containers are others on the host.
         selinux: whether containers may use only what has their label.
+        cpu_numbers: by which the engine knows its CPUs; empty if containers cannot be given CPUs of their own.
     """
 
     cpus: int
@@ -41,6 +42,7 @@ class Host:
     has_nvidia_runtime: bool = False
     maps_users: bool = False
     selinux: bool = False
+    cpu_numbers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, info: EngineInfo) -> "Host":
@@ -53,6 +55,7 @@ class Host:
             has_nvidia_runtime="nvidia" in info.runtimes,
             maps_users=info.maps_users,
             selinux="selinux" in info.security,
+            cpu_numbers=cpu_numbers(info.cpus) if info.assigns_cpus else (),
         )
 
     def gpu_names(self) -> Sequence[str]:
@@ -93,6 +96,15 @@ class Host:
                 f"{self.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
                 "make room, for example with: docker builder prune",
             )
+
+
+def cpu_numbers(count: int) -> tuple[int, ...]:
+    """The numbers of the engine's CPUs: those of process 1 here if it has as many, else from 0.
+
+    A container of LXC that is this machine may have CPUs 4 to 7. Another machine's are not known.
+    """
+    here = os.sched_getaffinity(1) if hasattr(os, "sched_getaffinity") else ()
+    return tuple(sorted(here)) if len(here) == count else tuple(range(count))
 
 
 def gpu_names() -> Sequence[str]:

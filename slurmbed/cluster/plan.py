@@ -17,7 +17,7 @@ from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import BASE_FILE, COMMAND
 from slurmbed.spec.model import ClusterSpec
-from slurmbed.spec.slices import HostResources, Slice, plain_slices, slices_of_spec
+from slurmbed.spec.slices import Slice, plain_slices, slices_of_spec, with_own_cpus
 
 FILE_LABEL = "org.slurmbed.file"  # digest of what docker-compose.yml says
 
@@ -134,11 +134,14 @@ def choose_spec(settings: Settings, asked: ClusterSpec | None, snapshot: Snapsho
 
 
 def choose_slices(
-    settings: Settings, snapshot: Snapshot, host: HostResources, count: int, spec: ClusterSpec | None
+    settings: Settings, snapshot: Snapshot, host: Host, count: int, spec: ClusterSpec | None
 ) -> list[Slice]:
+    kept, asked = snapshot.slices, settings.gpus
     if spec:
-        return slices_of_spec(spec, host, count, snapshot.slices)
-    return plain_slices(host, count, snapshot.slices, cpus=settings.cpus, memory=settings.memory, asked=settings.gpus)
+        slices = slices_of_spec(spec, host, count, kept)
+    else:
+        slices = plain_slices(host, count, kept, cpus=settings.cpus, memory=settings.memory, asked=asked)
+    return with_own_cpus(slices, kept, host.cpu_numbers, snapshot.slices_of_others)
 
 
 def choices_so_far(snapshot: Snapshot) -> Choices:

@@ -29,6 +29,7 @@ class EngineInfo:
         security: what separates containers from the machine: rootless, userns, selinux, apparmor, seccomp.
         system: the name of its operating system, like Docker Desktop.
         proxies: what it pulls images through.
+        assigns_cpus: whether containers can be given CPUs of their own.
     """
 
     id: str
@@ -42,6 +43,7 @@ class EngineInfo:
     system: str = ""
     architecture: str = ""
     proxies: tuple[str, ...] = ()
+    assigns_cpus: bool = False
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> "EngineInfo":
@@ -61,6 +63,7 @@ class EngineInfo:
             system=found.get("OperatingSystem", ""),
             architecture=found.get("Architecture", ""),
             proxies=tuple(found[key] for key in ("HttpProxy", "HttpsProxy") if found.get(key)),
+            assigns_cpus=found.get("CPUSet", False),
         )
 
     @property

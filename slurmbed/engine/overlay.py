@@ -18,6 +18,7 @@ SPEC_LABEL = "org.slurmbed.spec"  # the configuration file that it was made with
 SLICE_LABEL = "org.slurmbed.slice"  # of a node, as JSON
 SERVICES = ("db", "slurmdbd", "slurmctld", "login")
 NODES_IN_BASE_FILE = 2
+BINDS = "SYS_NICE"  # of nodes with CPUs of their own: slurmstepd binds users' processes to theirs
 
 
 def overlay(
@@ -43,8 +44,10 @@ def overlay(
         service["labels"] = {**verbatim(labels), **service.get("labels", {})}
     if gres := most_of_each_type(gpus):  # slurmctld must know all that nodes have
         services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
+    if lines := slurm_conf.lines(spec, bind_cpus=any(part.own_cpus for part in slices)):
+        add_lines(services, lines)
     if spec:
-        add_spec(services, spec)
+        add_folders(services, spec)
     share(services, shared)
     if selinux:
         relabel(services)
@@ -62,6 +65,8 @@ def node_service(number: int, slices: Sequence[Slice]) -> dict:
         "mem_limit": f"{part.memory_limit}m",
         "memswap_limit": f"{part.memory_limit}m",
     }
+    if part.own_cpus:
+        service.update(cpuset=",".join(map(str, part.own_cpus)), cap_add=[BINDS])
     if part.topology:
         service["environment"]["NODE_TOPOLOGY"] = part.topology
     if part.gpus:
@@ -102,15 +107,21 @@ def with_arguments(overlay: Mapping) -> dict:
     return {**overlay, "services": services}
 
 
-def add_spec(services: dict[str, dict], spec: ClusterSpec) -> None:
-    """Give slurmctld, login and the nodes the file's lines of slurm.conf and its mounts."""
-    environment = verbatim({"SLURM_CONF_LINES": "\n".join(slurm_conf.lines(spec))})
+def add_lines(services: dict[str, dict], lines: Sequence[str]) -> None:
+    """Give slurmctld, login and the nodes lines of slurm.conf."""
+    environment = verbatim({"SLURM_CONF_LINES": "\n".join(lines)})
+    for name, service in services.items():
+        if name not in ("db", "slurmdbd"):
+            service["environment"] = {**service.get("environment", {}), **environment}
+
+
+def add_folders(services: dict[str, dict], spec: ClusterSpec) -> None:
+    """Give login and the nodes the file's mounts, and these and slurmctld its hooks."""
     mounts = [bind(mount.host, mount.container, mount.read_only) for mount in spec.mounts]
     hooks = [bind(spec.hooks, "/etc/slurm/hooks", read_only=True)] if spec.hooks else []
     for name, service in services.items():
         if name in ("db", "slurmdbd"):
             continue
-        service["environment"] = {**service.get("environment", {}), **environment}
         if volumes := hooks if name == "slurmctld" else mounts + hooks:
             service["volumes"] = volumes
 

@@ -188,6 +188,12 @@ class Snapshot:
         return {number: part for number, each in self.nodes.items() if (part := each.slice)}
 
     @property
+    def slices_of_others(self) -> list[Slice]:
+        """What the running nodes of other clusters were made with."""
+        others = (each for each in self.all_containers if each.is_running and each.project != self.name)
+        return [part for each in others if (part := each.slice)]
+
+    @property
     def others_on_images(self) -> list[Container]:
         """Containers of other projects, or of none, that were made from slurmbed's images."""
         return [each for each in self.all_containers if OURS in each.labels and each not in self.containers]

@@ -1,5 +1,6 @@
 """What each node offers, and what its container is held to: the host's cores, memory and GPUs shared out. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -40,7 +41,8 @@ class Slice(BaseModel):
 
     ``memory`` in MiB; a limit of 0 is none. ``gpu_ids`` are nvidia-smi's numbers of the host's GPUs, empty for emulated
     ones. ``features`` begin with the name of the node's group. ``topology`` is in Slurm's words. An ``elastic`` node's
-    container runs only while Slurm asks for it.
+    container runs only while Slurm asks for it. ``own_cpus`` are the host's numbers of the CPUs that it runs on; empty:
+    on any.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -53,6 +55,7 @@ class Slice(BaseModel):
     features: tuple[str, ...] = ()
     topology: str = ""
     elastic: bool = False
+    own_cpus: tuple[int, ...] = ()
 
     @property
     def group(self) -> str:
@@ -190,6 +193,32 @@ def slices_of_spec(spec: ClusterSpec, host: HostResources, count: int, kept: Map
     if total > host.memory:
         raise UsageError(f"{count} nodes have {total} MiB; the host has {host.memory} MiB", "give them less memory")
     return slices
+
+
+def with_own_cpus(
+    slices: Sequence[Slice], kept: Mapping[int, Slice], numbers: Sequence[int], others: Sequence[Slice]
+) -> list[Slice]:
+    """The slices with CPUs of their own, where the host has all CPUs that the cluster's nodes offer together.
+
+    It is decided once for a cluster. Nodes that come later share CPUs if none is left.
+
+    Args:
+        kept: slices of nodes that are there, by the nodes' numbers; they are left as they are.
+        numbers: the host's numbers of its CPUs; empty if containers cannot be given theirs.
+        others: slices of other clusters, whose CPUs are taken last.
+    """
+    bound = any(part.own_cpus for part in kept.values()) if kept else sum(p.cpus for p in slices) <= len(numbers)
+    if not bound:
+        return list(slices)
+    users = Counter(number for part in (*slices, *others) for number in part.own_cpus)
+    result = []
+    for part in slices:
+        if not part.own_cpus:
+            least = sorted(numbers, key=lambda number: (users[number], number))[: part.cpus]
+            users.update(least)
+            part = part.model_copy(update={"own_cpus": tuple(sorted(least))})
+        result.append(part)
+    return result
 
 
 def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -> Slice:

@@ -1,14 +1,21 @@
-"""What a spec adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
+"""What a cluster adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
 
 from collections.abc import Iterator
 
 from slurmbed.spec.model import ClusterSpec, Partition
 
 
-def lines(spec: ClusterSpec) -> list[str]:
-    """The spec's lines; the user's own come last, and instead of others with the same key."""
+def lines(spec: ClusterSpec | None, bind_cpus: bool = False) -> list[str]:
+    """The spec's lines; the user's own come last, and instead of others with the same key.
+
+    Args:
+        bind_cpus: nodes have CPUs of their own, on which Slurm holds jobs to theirs.
+    """
+    binding = ["TaskPlugin=task/affinity"] if bind_cpus else []
+    if not spec:
+        return binding
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
+    ours = [*binding, *accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 

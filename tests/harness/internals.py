@@ -69,6 +69,11 @@ def host_gpus(cluster: Cluster) -> int:
         pytest.skip(error.reason)
 
 
+def cpus_to_assign(cluster: Cluster) -> int:
+    """How many CPUs of this machine containers can be given as their own."""
+    return len(Host.of(cluster.engine.info).cpu_numbers)
+
+
 def pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Make this machine say that it has so many GPUs."""
     for method in ("gpu_names", "gpus"):

@@ -20,7 +20,10 @@ from slurmbed.project import ROOT
 
 RECORDED = ROOT / "tests" / "recorded" / "docker-info"
 UNLIKE_PLAIN = {
-    "rootless": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"]},
+    "rootless": {
+        "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"],
+        "CPUSet": False,
+    },
     "selinux": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]},
     "desktop": {"OperatingSystem": "Docker Desktop", "Architecture": "aarch64", "DockerRootDir": "/not/here"},
     "proxied": {"HttpProxy": "http://proxy:3128"},
@@ -45,6 +48,15 @@ def test_the_usual_engine_needs_nothing_of_all_this():
     mounts = [mount for service in made.overlay["services"].values() for mount in service.get("volumes", ())]
     assert not any("selinux" in mount["bind"] for mount in mounts)
     assert list(doctor.notes(info("plain"), {"PATH": "/bin"}, Path("/"))) == []
+
+
+def test_nodes_have_cpus_of_their_own_where_the_engine_can_assign_them(monkeypatch):
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {4, 7}, raising=False)
+    assert [part.own_cpus for part in plan("plain").slices] == [(4,), (7,)]
+    assert [part.own_cpus for part in plan("plain", cpus=2).slices] == [(), ()], "four CPUs are not there"
+    assert [part.own_cpus for part in plan("rootless").slices] == [(), ()]
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    assert [part.own_cpus for part in plan("plain").slices] == [(0,), (1,)], "the engine's machine is not this one"
 
 
 @pytest.mark.parametrize("kind", ["rootless", "userns-remap"])

@@ -80,3 +80,17 @@ def test_nothing_is_privileged_or_named_or_open_to_the_network():
     published = re.findall(r'ports: \["([^"]*)"', text)
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_nodes_with_cpus_of_their_own_have_what_slurm_binds_with():
+    nodes = [ONE.model_copy(update={"own_cpus": own}) for own in ((0, 2), (3,))]
+    services = services_of(*nodes)
+    assert [(services[name]["cpuset"], services[name]["cap_add"]) for name in ("node-1", "node-2")] == [
+        ("0,2", ["SYS_NICE"]),
+        ("3", ["SYS_NICE"]),
+    ]
+    for name in ("slurmctld", "login", "node-1"):
+        assert services[name]["environment"]["SLURM_CONF_LINES"] == "TaskPlugin=task/affinity"
+    assert "environment" not in services["slurmdbd"]
+    assert not {"cpuset", "cap_add"} & set(services_of(ONE)["node-1"])
+    assert "SLURM_CONF_LINES" not in services_of(ONE)["node-1"]["environment"]

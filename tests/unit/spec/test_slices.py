@@ -4,7 +4,7 @@ import pytest
 
 from slurmbed.cluster.host import Host
 from slurmbed.errors import UsageError
-from slurmbed.spec.slices import Slice, plain_slices, slice_for
+from slurmbed.spec.slices import Slice, plain_slices, slice_for, with_own_cpus
 
 LAPTOP = Host(cpus=8, memory=16384)
 
@@ -59,3 +59,28 @@ def test_more_memory_than_there_is_is_refused_with_both_numbers():
         slice_for(LAPTOP, 2, memory=9 * 1024)
     with pytest.raises(UsageError, match="100 MiB for a node of 4 CPUs"):
         slice_for(LAPTOP, 2, memory=100)
+
+
+def own_cpus(*cpus: int, kept: dict[int, Slice] | None = None, others: tuple[Slice, ...] = ()) -> list[tuple[int, ...]]:
+    """Which CPUs nodes of so many CPUs have on a host of four."""
+    kept = kept or {}
+    slices = [kept.get(number) or both(each, 512) for number, each in enumerate(cpus, start=1)]
+    return [part.own_cpus for part in with_own_cpus(slices, kept, range(4), others)]
+
+
+def test_each_node_has_cpus_of_its_own_if_the_host_has_them_all():
+    assert own_cpus(2, 1, 1) == [(0, 1), (2,), (3,)]
+    assert own_cpus(2, 2, 1) == [(), (), ()]
+    assert [part.own_cpus for part in with_own_cpus([both(1, 512)], {}, (), ())] == [()]
+
+
+def test_cpus_of_other_clusters_are_taken_last():
+    other = both(2, 512).model_copy(update={"own_cpus": (0, 2)})
+    assert own_cpus(1, 1, others=(other,)) == [(1,), (3,)]
+    assert own_cpus(3, others=(other,)) == [(0, 1, 3)]
+
+
+def test_whether_nodes_have_cpus_of_their_own_is_decided_once():
+    first, second = (both(2, 512).model_copy(update={"own_cpus": own}) for own in ((0, 1), (1, 3)))
+    assert own_cpus(2, 2, 2, kept={1: first, 2: second}) == [(0, 1), (1, 3), (0, 2)], "later nodes share"
+    assert own_cpus(2, 2, kept={1: both(2, 512)}) == [(), ()]
