@@ -115,11 +115,9 @@ def slurm_nodes(slurm: "Slurm") -> "list[Node]":
 
 
 @pytest.fixture(scope="session")
-def slurm_user() -> str:
+def slurm_user(slurm_cluster: "Cluster") -> str:
     """The user that jobs run as. What they write belongs to the user who started pytest."""
-    from slurmbed.cluster.readiness import USER
-
-    return USER
+    return slurm_cluster.user
 
 
 @pytest.fixture

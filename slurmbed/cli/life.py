@@ -11,7 +11,6 @@ from slurmbed import project
 from slurmbed.cli.console import console, say, show_nodes
 from slurmbed.cli.options import MADE_WITH, with_settings
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.readiness import USER
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
 
@@ -22,7 +21,7 @@ from slurmbed.errors import UsageError
 def up(settings: Settings, timeline: bool) -> None:
     """Start the cluster and wait until it is ready.
 
-    Ready means: all nodes work, a job ran on them as the user alice, and accounting shows that job. What is not said
+    Ready means: all nodes work, a job ran on them as an ordinary user, and accounting shows that job. What is not said
     stays as it is; a new cluster gets the defaults.
 
     \b
@@ -34,7 +33,7 @@ def up(settings: Settings, timeline: bool) -> None:
     port = cluster.snapshot.services["login"].ssh_port
     jobs = "submit jobs: make train" if project.IS_CLONE else 'submit jobs: eval "$(slurmbed env)"; sbatch'
     shell = f"a shell: {project.COMMAND} shell"
-    console.print(f"{jobs} | {shell} | ssh: ssh -p {port} {USER}@127.0.0.1", highlight=False, soft_wrap=True)
+    console.print(f"{jobs} | {shell} | ssh: ssh -p {port} {cluster.user}@127.0.0.1", highlight=False, soft_wrap=True)
     if timeline:
         show_timeline(cluster.timeline)
 

@@ -11,11 +11,10 @@ from slurmbed.cli.console import say
 from slurmbed.cli.options import with_settings
 from slurmbed.cluster import access
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.readiness import USER
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
 
-user_option = click.option("--user", default=USER, show_default=True, help="alice, bob or root")
+user_option = click.option("--user", default="", help="a user of the cluster, or root [default: the first user, alice]")
 
 
 @click.command()
@@ -56,6 +55,7 @@ def execute(settings: Settings, user: str, node: str, arguments: tuple[str, ...]
     inside = next((str(here) for each in cluster.choices().shared if here.is_relative_to(each)), "/workspace")
     workdir = inside if node == "login" or node.startswith("node-") else "/"
     container = services[node].name
+    user = user or cluster.user
     replace_by(["docker", "exec", "--user", user, "--workdir", workdir, *streams(), container, *arguments])
 
 
@@ -84,6 +84,7 @@ def env(settings: Settings, user: str, ssh_config: bool) -> None:
     """
     cluster = Cluster(settings, say)
     cluster.require_running()
+    user = user or cluster.user
     if ssh_config:
         click.echo(access.ssh_config(cluster, user), nl=False)
         return

@@ -15,7 +15,7 @@ from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.listing import clusters
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
-from slurmbed.cluster.readiness import USER, wait_ready
+from slurmbed.cluster.readiness import wait_ready
 from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
@@ -31,6 +31,7 @@ from slurmbed.project import COMMAND, ROOT
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
+from slurmbed.spec.model import USERS
 from slurmbed.wait import Pending, wait_until
 
 
@@ -41,7 +42,7 @@ class Cluster:
         say: hears of each step, a line at a time.
 
     Attributes:
-        slurm: Slurm's commands, run as alice on the login node.
+        slurm: Slurm's commands, run as ``user`` on the login node.
         timeline: what the last ``up`` or ``scale`` did, with the seconds that each step took.
 
     Raises:
@@ -52,7 +53,7 @@ class Cluster:
         self.settings, self.say = settings or Settings(), say
         self.name = self.settings.name
         self.compose = Compose(self.name)
-        self.slurm = Slurm(self.as_user(USER))
+        self.slurm = Slurm(self.as_user())
         self.timeline: list[tuple[str, float]] = []
         self.spec = load.load(self.settings.config, gpu_names) if self.settings.config else None
         self._snapshot: Snapshot | None = None
@@ -90,17 +91,19 @@ class Cluster:
             if not plan.is_met_by(before):
                 with self.step("docker compose up"):
                     self.start(plan, before)
-            if plan.spec and plan.spec.enforces_limits:
+            if plan.spec and plan.spec.needs_accounts:
                 with self.step("accounts"):
                     self.wait_for_controller()
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = plan.spec.ready_qos if plan.spec else ""
-            found = wait_ready(self.engine, self.name, plan.lasting, qos, self.stage())
+            found = wait_ready(self.engine, self.name, self.user, plan.lasting, qos, self.stage())
             changed = delete_nodes_above(found, self.as_root, nodes, self.say)
             if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:
                 found = self.slurm.nodes()
-            let_in(self.slurm.runner, public_keys(), self.say)
+            for user in plan.users:
+                keys = (*user.keys, *(public_keys() if user.name == self.user else ()))
+                let_in(self.as_user(user.name), user.name, keys, self.say)
             return found
         except BaseException as error:
             self.roll_back(error, plan.exists)
@@ -179,15 +182,21 @@ class Cluster:
         """Run a command of Slurm's administrator, where slurmctld is."""
         return self.exec("slurmctld", argv)
 
-    def as_user(self, user: str) -> Callable[[Sequence[str]], Result]:
+    @property
+    def user(self) -> str:
+        """Who owns the workspace, and runs jobs unless another user is named."""
+        spec = self.spec or self.snapshot.spec
+        return (spec.users if spec else USERS)[0].name
+
+    def as_user(self, user: str = "") -> Callable[[Sequence[str]], Result]:
         """A runner of commands as ``user`` on the login node, in /workspace."""
         login = self.container_name("login")
-        return lambda argv: self.engine.exec(login, argv, user=user, workdir="/workspace", timeout=120)
+        return lambda argv: self.engine.exec(login, argv, user=user or self.user, workdir="/workspace", timeout=120)
 
-    def exec_argv(self, argv: Sequence[str], user: str = USER, options: Sequence[str] = ()) -> list[str]:
+    def exec_argv(self, argv: Sequence[str], user: str = "", options: Sequence[str] = ()) -> list[str]:
         """The `docker` command that runs ``argv`` on the login node, in /workspace, on this process's streams."""
         login = self.container_name("login")
-        return ["docker", "exec", "--user", user, "--workdir", "/workspace", *options, login, *argv]
+        return ["docker", "exec", "--user", user or self.user, "--workdir", "/workspace", *options, login, *argv]
 
     def write(self, file: str, content: bytes) -> Path:
         """Write a file of the workspace, as the user that jobs run as, and return its path on the host.
@@ -201,7 +210,7 @@ class Cluster:
         with tempfile.TemporaryFile() as held:
             held.write(content)
             held.seek(0)
-            argv = self.exec_argv(["sh", "-c", script, "sh", file], USER, ["--interactive"])
+            argv = self.exec_argv(["sh", "-c", script, "sh", file], "", ["--interactive"])
             run(argv, timeout=120, stdin=held).check()
         return self.workspace() / file
 

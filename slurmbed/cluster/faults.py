@@ -79,7 +79,7 @@ class Faults:
             if not container.is_running:
                 self.start(service)
         qos = snapshot.spec.ready_qos if snapshot.spec else ""
-        wait_ready(self.cluster.engine, self.cluster.name, self.nodes, qos)
+        wait_ready(self.cluster.engine, self.cluster.name, self.cluster.user, self.nodes, qos)
 
     def _act(self, action: str, service: str) -> None:
         self.cluster.engine.act(action, self._container(service))

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 import yaml
@@ -16,7 +17,7 @@ from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay, with_arg
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import BASE_FILE, COMMAND
-from slurmbed.spec.model import ClusterSpec
+from slurmbed.spec.model import USERS, ClusterSpec, User
 from slurmbed.spec.slices import Slice, plain_slices, slices_of_spec, with_own_cpus
 
 FILE_LABEL = "org.slurmbed.file"  # digest of what docker-compose.yml says
@@ -44,6 +45,18 @@ class Plan:
         return sum(not part.elastic for part in self.slices)
 
     @property
+    def users(self) -> Sequence[User]:
+        """The first owns the workspace."""
+        return self.spec.users if self.spec else USERS
+
+    @property
+    def uids(self) -> dict[str, int]:
+        """By name. The first user is the host's, unless the file says otherwise; others without a uid count on."""
+        given = [each.uid for each in self.users]
+        free = (uid for uid in count(self.choices.job_uid or 1000) if uid not in given)
+        return {each.name: each.uid or next(free) for each in self.users}
+
+    @property
     def labels(self) -> dict[str, str]:
         """What is written on every container: there is no other record of a cluster."""
         file = digest(json.dumps(yaml.safe_load(BASE_FILE.read_text())))
@@ -60,7 +73,7 @@ class Plan:
         return {
             **images.build_environment(self.choices),
             "SLURMBED_CLONE": str(self.choices.clone),
-            "SLURMBED_JOB_UID": str(self.choices.job_uid),
+            "SLURMBED_USERS": " ".join(f"{name}:{uid}" for name, uid in self.uids.items()),
             "SLURMBED_NVIDIA_SMI": str(int(self.choices.nvidia_smi)),
             "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
             "SLURMBED_WORKSPACE": str(self.choices.workspace),

@@ -13,18 +13,18 @@ from slurmbed.project import COMMAND
 from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
 
-USER = "alice"
 IN_VAIN = 2  # exit status of scripts/wait-ready
 PUT_BACK = "as root, put a node back into service: scontrol update NodeName=.. State=RESUME"
 ENDED = ("exited", "dead", "restarting")
 
 
 def wait_ready(
-    engine: Engine, name: str, nodes: int, qos: str = "", reached: Callable[[str], None] = lambda _: None
+    engine: Engine, name: str, user: str, nodes: int, qos: str = "", reached: Callable[[str], None] = lambda _: None
 ) -> list[Node]:
     """Block until the cluster ``name`` is ready: one command inside the cluster waits, and the engine tells what ended.
 
     Args:
+        user: runs the jobs that show it.
         qos: for the jobs that show it, where users have limits.
         reached: called with each stage: user, controller, nodes, job, accounting.
 
@@ -37,7 +37,7 @@ def wait_ready(
     """
     seconds = 120 + 2 * nodes
     ended: list[str] = []
-    argv = ["wait-ready", USER, str(nodes), str(seconds), json.dumps(NODE_STATES), *([qos] if qos else [])]
+    argv = ["wait-ready", user, str(nodes), str(seconds), json.dumps(NODE_STATES), *([qos] if qos else [])]
     running = None
 
     def died(container: str) -> None:

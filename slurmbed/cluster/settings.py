@@ -177,7 +177,7 @@ class Choices(BaseModel):
     mount: tuple[Path, ...] = ()
     clone: Path = ROOT
     job_uid: int | None = None
-    """uid of alice, as whom jobs run; None until it is made."""
+    """uid of the first user, as whom jobs run; None until it is made."""
     owner: str = ""
     """Who made it; "" until it is made."""
     digest: str = ""

@@ -1,4 +1,4 @@
-"""The host user's ssh keys, for alice on the login node."""
+"""Public ssh keys that the login node takes: the host user's, and those of a configuration file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from slurmbed.process import Result
 
 ADD = """
-cd ~alice/.ssh
+cd "/home/$1/.ssh" && shift
 for key; do grep -qsxF "$key" authorized_keys || echo "$key" >>authorized_keys; done
 """
 
@@ -23,7 +23,9 @@ def public_keys() -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def let_in(as_alice: Callable[[Sequence[str]], Result], keys: Sequence[str], say: Callable[[str], None]) -> None:
-    """Add the keys that alice does not accept yet. What her home holds may be in the way: that is said."""
-    if keys and not as_alice(["timeout", "5", "bash", "-ec", ADD, "bash", *keys]).ok:
-        say("alice does not accept your ssh keys: check /home/alice/.ssh")
+def let_in(
+    as_user: Callable[[Sequence[str]], Result], user: str, keys: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Add the keys that ``user`` does not accept yet. What the home holds may be in the way: that is said."""
+    if keys and not as_user(["timeout", "5", "bash", "-ec", ADD, "bash", user, *keys]).ok:
+        say(f"{user} does not accept your ssh keys: check /home/{user}/.ssh")

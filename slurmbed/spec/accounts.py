@@ -15,7 +15,7 @@ def apply(spec: ClusterSpec, as_root: Runner) -> None:
     Raises:
         CommandError: with sacctmgr's own words.
     """
-    if not spec.enforces_limits:
+    if not spec.needs_accounts:
         return
 
     def ask(*words: str) -> set[str]:
@@ -24,7 +24,8 @@ def apply(spec: ClusterSpec, as_root: Runner) -> None:
     known = ask("qos", "format=name")
     accounts = ask("account", "format=account")
     users = ask("association", "format=account,user")
-    for words in (*qos_commands(spec, known), *account_commands(spec, accounts, users)):
+    limits = (*qos_commands(spec, known), *account_commands(spec, accounts)) if spec.enforces_limits else ()
+    for words in (*limits, *user_commands(spec, users)):
         as_root(["sacctmgr", "--immediate", "--quiet", *words]).check()
 
 
@@ -49,8 +50,7 @@ def settings(qos: Qos) -> list[str]:
     return [f"{key}={value}" for key, value in words.items()]
 
 
-def account_commands(spec: ClusterSpec, accounts: set[str], users: set[str]) -> Iterator[list[str]]:
-    """Accounts and their users. A user's first account is the default one; who has none stays in the account class."""
+def account_commands(spec: ClusterSpec, accounts: set[str]) -> Iterator[list[str]]:
     every_qos = list(dict.fromkeys(["normal", *(qos.name for qos in spec.qos)]))
     yield qos_of("class", every_qos)
     for account in spec.accounts:
@@ -58,15 +58,24 @@ def account_commands(spec: ClusterSpec, accounts: set[str], users: set[str]) -> 
             yield ["add", "account", account.name, f"parent={account.parent}"]
         yield qos_of(account.name, account.qos or every_qos)
         yield from (["modify", "account", f"name={account.name}", "set", word] for word in facts(account))
-    for user in ("alice", "bob"):
-        theirs = [account.name for account in spec.accounts if user in account.users]
-        for name in theirs:
-            if f"{name}|{user}" not in users:
-                yield ["add", "user", user, f"account={name}"]
-        if theirs:
-            yield ["modify", "user", f"name={user}", "set", f"DefaultAccount={theirs[0]}"]
-            if f"class|{user}" in users:
-                yield ["delete", "user", f"name={user}", "account=class"]
+
+
+def user_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
+    """Who is in which accounts. A user's first account is the default one; who has none is in the account class.
+
+    Args:
+        known: what is there already, as account|user.
+    """
+    for user in spec.users:
+        listed = [account.name for account in spec.accounts if user.name in account.users]
+        theirs = list(dict.fromkeys([*([user.account] if user.account else []), *listed])) or ["class"]
+        for account in theirs:
+            if f"{account}|{user.name}" not in known:
+                yield ["add", "user", user.name, f"account={account}"]
+        if theirs != ["class"]:
+            yield ["modify", "user", f"name={user.name}", "set", f"DefaultAccount={theirs[0]}"]
+        if "class" not in theirs and f"class|{user.name}" in known:
+            yield ["delete", "user", f"name={user.name}", "account=class"]
 
 
 def facts(account: Account) -> list[str]:

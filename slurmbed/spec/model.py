@@ -145,11 +145,30 @@ READY_QOS = Qos(name="ready", limits=Limits.model_validate(READY_LIMITS))
 """Of the job that proves a cluster ready, whatever limits users have. All may use it, so it suits nothing else."""
 
 
+def check_key(text: str) -> str:
+    """A line of authorized_keys without options."""
+    if not re.fullmatch(r"(ssh|ecdsa|sk)-[\w@.-]+ [\w+/=]+( [^\n]*)?", text):
+        raise ValueError("not a public key: write a line of a file like ~/.ssh/id_ed25519.pub")
+    return text
+
+
+class User(Strict):
+    """A user of the cluster, who never may become root. The first of all owns the workspace."""
+
+    name: Name
+    uid: Annotated[int, Field(ge=1000, le=65533)] | None = None
+    account: Name | None = None  # the default account
+    keys: list[Annotated[str, AfterValidator(check_key)]] = []  # public keys for ssh
+
+
+USERS = [User(name="alice"), User(name="bob")]
+
+
 class Account(Strict):
     name: Name
     description: str = ""
     parent: Name = "root"
-    users: list[Literal["alice", "bob"]] = []
+    users: list[Name] = []
     qos: list[Name] = []  # empty: all there are; the first is the default
     fairshare: Annotated[int, Field(ge=0)] | None = None
 
@@ -167,6 +186,7 @@ class ClusterSpec(Strict):
     partitions: list[Partition] = []
     qos: list[Qos] = []
     accounts: list[Account] = []
+    users: list[User] = Field(default=USERS, min_length=1)
     slurm_conf: list[Annotated[str, AfterValidator(check_line)]] = []
     mounts: list[Mount] = []
     hooks: str = ""  # a folder of the host with scripts of Slurm's administrator; a relative path as in mounts
@@ -178,6 +198,11 @@ class ClusterSpec(Strict):
     @property
     def enforces_limits(self) -> bool:
         return bool(self.qos or self.accounts)
+
+    @property
+    def needs_accounts(self) -> bool:
+        """Whether accounting of a new cluster lacks something."""
+        return self.enforces_limits or self.users != USERS
 
     @property
     def ready_qos(self) -> str:
@@ -208,13 +233,14 @@ SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin
 
 def conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     """Mistakes that involve more than one key: pairs of location and message."""
-    for field in ("nodes", "partitions", "qos", "accounts"):
+    for field in ("nodes", "partitions", "qos", "accounts", "users"):
         yield from repeated(field, [each.name for each in getattr(spec, field)], "name")
     yield from repeated("mounts", [mount.container for mount in spec.mounts], "container")
     yield from group_conflicts(spec)
     yield from partition_conflicts(spec)
     yield from preemption_conflicts(spec)
     yield from account_conflicts(spec)
+    yield from user_conflicts(spec)
     for i, line in enumerate(spec.slurm_conf):
         key = line.partition("=")[0]
         if NEEDED.fullmatch(key):
@@ -294,7 +320,27 @@ def account_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
         if account.parent not in above:
             reason = f"unknown parent account {account.parent}; a parent comes before its children"
             yield ("accounts", i, "parent"), f"{reason}; known: {', '.join(above)}"
+        yield from unknown(account.users, [user.name for user in spec.users], "user", ("accounts", i, "users"))
         yield from unknown(account.qos, list(dict.fromkeys(["normal", *known])), "QOS", ("accounts", i, "qos"))
+
+
+SYSTEM_USERS = re.compile(
+    "root|daemon|bin|sys|sync|games|man|lp|mail|news|uucp|proxy|www-data|backup|list|irc|nobody|sshd|munge|mysql|"
+    "slurm|slurmrest|messagebus|systemd-.*"
+)
+"""Users that the images have."""
+
+
+def user_conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
+    accounts = ["class", *(account.name for account in spec.accounts)]
+    uids = [user.uid for user in spec.users]
+    for i, user in enumerate(spec.users):
+        if SYSTEM_USERS.fullmatch(user.name):
+            yield ("users", i, "name"), f"{user.name} is a user of the system: choose another name"
+        if user.uid and user.uid in uids[:i]:
+            yield ("users", i, "uid"), f"{user.uid} is that of {spec.users[uids.index(user.uid)].name} already"
+        if user.account and user.account not in accounts:
+            yield ("users", i, "account"), f"there is no account {user.account}; there are: {', '.join(accounts)}"
 
 
 def model_at(location: Location) -> type[BaseModel]:
@@ -304,6 +350,7 @@ def model_at(location: Location) -> type[BaseModel]:
         "partitions": Partition,
         "qos": Qos,
         "accounts": Account,
+        "users": User,
         "mounts": Mount,
     }
     if len(location) == 1:

@@ -21,7 +21,7 @@ SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
 
 @pytest.fixture(scope="module")
 def campus_file(tmp_path_factory) -> Path:
-    """The campus with two mounts more, and partitions with names that only Slurm has to like."""
+    """The campus with two mounts and a user more, and partitions with names that only Slurm has to like."""
     folder = tmp_path_factory.mktemp("campus-file")
     (folder / "dataset").mkdir()
     (folder / "dataset" / "words.txt").write_text("of the host\n")
@@ -32,7 +32,8 @@ def campus_file(tmp_path_factory) -> Path:
     odd = "  - {name: all, nodes: [cpu]}\n  - {name: 'GPU/a100:80g+2', nodes: [gpu]}\n"
     shipped = shipped.replace("\nqos:", f"{odd}\nqos:")
     mounts = ("{host: dataset, container: /data, read_only: true}", "{host: modules, container: /modulefiles}")
-    (folder / "campus.yaml").write_text("\n  - ".join((f"{shipped}\nmounts:", *mounts)) + "\n")
+    users = "users:\n  - {name: alice}\n  - {name: bob}\n  - {name: carol, uid: 1234, account: biology}\n"
+    (folder / "campus.yaml").write_text("\n  - ".join((f"{shipped}\n{users}mounts:", *mounts)) + "\n")
     return folder / "campus.yaml"
 
 
@@ -45,6 +46,12 @@ def campus(image, campus_file, tmp_path_factory):
 
 def show(cluster: Cluster, *words: str) -> list[dict[str, str]]:
     return parse_table(cluster.slurm.runner(["sacctmgr", "--parsable2", "show", *words]).check().stdout)
+
+
+def test_a_user_of_the_file_has_a_home_and_runs_jobs_with_her_uid(campus):
+    asked = "srun --quiet sh -c 'id -u; id -un; echo $SLURM_JOB_ACCOUNT; touch ~/here && echo ~'"
+    said = campus.as_user("carol")(["bash", "-lc", asked]).check().stdout
+    assert said.split() == ["1234", "carol", "biology", "/home/carol"]
 
 
 def test_partitions_are_those_of_the_file(campus):

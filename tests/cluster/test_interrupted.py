@@ -144,7 +144,7 @@ def test_after_kill_9_the_next_up_mends_it(start, moment):
 
 def test_containers_that_never_ran_are_made_anew(start, image):
     """As a start leaves them that was killed with all its commands; one node of them is not what anyone asked for."""
-    made = {"CLONE": str(ROOT), "JOB_UID": "1000", "WORKSPACE": str(WORKSPACE), "TAG": image.rpartition(":")[2]}
+    made = {"CLONE": str(ROOT), "WORKSPACE": str(WORKSPACE), "TAG": image.rpartition(":")[2]}
     made = {f"SLURMBED_{name}": value for name, value in made.items()}
     argv = ["docker", "compose", "-p", STOPPED, "-f", str(ROOT / "docker-compose.yml"), "create", "--no-build"]
     run([*argv, *engine.SERVICES, "node-1"], timeout=120, env=made).check()

@@ -48,7 +48,7 @@ def build_images(cluster: Cluster) -> str:
 
 def wait_ready(cluster: Cluster, nodes: int) -> None:
     """Block until slurmctld answers, all nodes work and a job ran; NotReady if a container has ended."""
-    readiness.wait_ready(cluster.engine, cluster.name, nodes)
+    readiness.wait_ready(cluster.engine, cluster.name, cluster.user, nodes)
 
 
 def write(cluster: Cluster, file: str, content: bytes) -> Path:

@@ -79,16 +79,16 @@ def test_where_the_engine_maps_users_the_users_folder_keeps_its_owner(kind, monk
 
 
 @pytest.mark.parametrize(("keep", "given"), [("", ["clone", "clone/data", "clone/runs"]), ("1", [])])
-def test_the_entrypoint_gives_alice_what_root_owns_unless_root_is_the_user(tmp_path, keep, given):
+def test_the_entrypoint_gives_the_first_user_what_root_owns_unless_root_is_the_user(tmp_path, keep, given):
     for name in ("clone", "clone/data", "clone/runs"):
         (tmp_path / name).mkdir()
     function = f"{ROOT}/scripts/entrypoint"
     script = f"""
-        eval "$(sed -n '/^share_with_alice()/,/^}}/p' {function})"
+        eval "$(sed -n '/^share_workspace()/,/^}}/p' {function})"
         chown() {{ echo "${{@:3}}"; }}
-        share_with_alice clone
+        share_workspace clone
     """
-    env = {"KEEP_OWNER": keep, "PATH": "/usr/bin:/bin"}
+    env = {"KEEP_OWNER": keep, "USERS": "alice:1000 bob:1001", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == given
 

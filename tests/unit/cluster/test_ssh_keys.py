@@ -23,5 +23,5 @@ def test_all_of_the_users_public_keys_and_nothing_else(monkeypatch, tmp_path):
 def test_what_is_in_the_way_is_said():
     said: list[str] = []
     for keys in ([], ["ssh-rsa AAAA me"]):
-        let_in(lambda argv: Result(argv, 1, "", ""), keys, said.append)
+        let_in(lambda argv: Result(argv, 1, "", ""), "alice", keys, said.append)
     assert said == ["alice does not accept your ssh keys: check /home/alice/.ssh"]

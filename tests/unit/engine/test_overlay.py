@@ -39,7 +39,7 @@ def test_nodes_beyond_the_file_extend_its_first():
 
 def test_the_entrypoint_is_told_by_arguments_and_the_environment_stays_empty():
     services = with_arguments(overlay([ONE, ONE, TWO], None, {}))["services"]
-    users = "JOB_UID=${SLURMBED_JOB_UID:-1000}"  # Compose replaces it
+    users = "USERS=${SLURMBED_USERS:-alice:1000 bob:1001}"  # Compose replaces it
     assert services["node-3"]["command"] == [
         "node",
         users,

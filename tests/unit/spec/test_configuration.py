@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from slurmbed.cluster.host import Host
+from slurmbed.cluster.plan import make_plan
+from slurmbed.cluster.settings import Settings
+from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.overlay import overlay
+from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
 from slurmbed.spec import accounts, slurm_conf
@@ -14,6 +18,7 @@ from slurmbed.spec.model import ClusterSpec
 from slurmbed.spec.slices import Slice, slices_of_spec
 
 LAPTOP = Host(cpus=8, memory=8192)
+INFO = EngineInfo("ID", 8, 8192, "/var/lib/docker", True, True, ("runc",))
 ONE = Slice(cpus=1, memory=512, cpu_limit=1, memory_limit=512)
 SHIPPED = sorted((ROOT / "clusters").glob("*.yaml"))
 
@@ -67,7 +72,15 @@ MISTAKES = {
     "qos:\n  - {name: a, limits: {GrpTRES: cpu=}}": "4: qos[0].limits.GrpTRES: 'cpu=' is not a limit",
     "qos:\n  - {name: a, preempts: [b]}": "4: qos[0].preempts[0]: there is no QOS b; there are: a",
     "qos:\n  - {name: ready}": "4: qos[0].name: ready is slurmbed's own",
-    "accounts:\n  - {name: a, users: [carol]}": "4: accounts[0].users[0]: Input should be 'alice' or 'bob'",
+    "accounts:\n  - {name: a, users: [carol]}": "4: accounts[0].users[0]: there is no user carol; there are: alice, b",
+    "users:\n  - {name: carol, sudo: true}": "4: users[0].sudo: unknown key",
+    "users:\n  - {name: carol, uid: 0}": "4: users[0].uid: Input should be greater than or equal to 1000 (it is '0')",
+    "users:\n  - {name: a, uid: 2000}\n  - name: b\n    uid: 2000": "6: users[1].uid: 2000 is that of a already",
+    "users:\n  - {name: a}\n  - {name: a}": "5: users[1].name: a is given twice",
+    "users:\n  - {name: slurm}": "4: users[0].name: slurm is a user of the system",
+    "users:\n  - {name: a, account: b}": "4: users[0].account: there is no account b; there are: class",
+    "users:\n  - name: a\n    keys:\n      - 'no key'": "6: users[0].keys[0]: not a public key",
+    "users: []": "3: users: List should have at least 1 item",
     "accounts:\n  - {name: a, parent: b}": "4: accounts[0].parent: unknown parent account b; a parent comes before",
     "slurm_conf:\n  - KillWait=5\n  - clustername=x": "5: slurm_conf[1]: clustername is set by slurmbed itself",
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
@@ -200,11 +213,11 @@ def test_qos_and_accounts_become_sacctmgrs_words(campus):
         "modify qos name=preemptible set Priority=0 Preempt= PreemptMode=requeue GraceTime=20",
     ]
     there = {"class|alice", "class|bob", "physics|alice"}
-    words = [" ".join(each) for each in accounts.account_commands(campus, {"physics"}, there)]
+    words = [" ".join(each) for each in accounts.account_commands(campus, {"physics"})]
     assert "add account physics parent=root" not in words
     assert "modify account name=physics set QOS=normal,preemptible,ready DefaultQOS=normal" in words
-    assert words[-7:] == [
-        "modify account name=biology set fairshare=40",
+    assert words[-1] == "modify account name=biology set fairshare=40"
+    assert [" ".join(each) for each in accounts.user_commands(campus, there)] == [
         "add user alice account=biology",
         "modify user name=alice set DefaultAccount=physics",
         "delete user name=alice account=class",
@@ -212,6 +225,24 @@ def test_qos_and_accounts_become_sacctmgrs_words(campus):
         "modify user name=bob set DefaultAccount=biology",
         "delete user name=bob account=class",
     ]
+
+
+def test_users_of_the_file_are_those_of_the_cluster(write):
+    users = "users:\n  - name: ann\n  - {name: carol, uid: 1001, keys: [ssh-ed25519 AAAA me]}\n  - {name: dan}"
+    spec = read(write(f"{GROUP}{users}\n  - {{name: eve, account: lab}}\naccounts: [{{name: lab, users: [dan]}}]"))
+    words = [" ".join(each) for each in accounts.user_commands(spec, {"class|alice", "class|ann"})]
+    assert words == [
+        "add user carol account=class",
+        "add user dan account=lab",
+        "modify user name=dan set DefaultAccount=lab",
+        "add user eve account=lab",
+        "modify user name=eve set DefaultAccount=lab",
+    ]
+    made = make_plan(Settings(name="c"), spec, Snapshot("c", INFO, (), (), {}), LAPTOP)
+    uid = made.choices.job_uid
+    assert made.uids["ann"] == uid
+    assert made.uids["carol"] == 1001
+    assert len(set(made.uids.values())) == 4
 
 
 def test_each_node_is_as_its_group_and_declares_the_groups_before(campus):
