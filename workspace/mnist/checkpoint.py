@@ -1,4 +1,4 @@
-"""Checkpoints of mnist.py: one file an epoch, `epoch-1.pt`, by rank 0; any number of ranks can continue one.
+"""Checkpoints of train_mnist.py: one file an epoch, `epoch-1.pt`, by rank 0; any number of ranks can continue one.
 
 There is no random state in it: the order of the images follows from seed and epoch.
 """

@@ -1,4 +1,4 @@
-"""Every knob of mnist.py, in one place, as config.py has those of train.py: `python3 mnist.py --help`."""
+"""Every knob of train_mnist.py, in one place, as gpt/config.py has those of train.py."""
 
 import argparse
 import os
@@ -70,6 +70,6 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(
         prog="train_mnist.py",
         description="Train a convolutional network on MNIST, data parallel.",
-        epilog="On Slurm: sbatch jobs/mnist.sbatch [flags]. On one machine: python3 mnist.py [flags].",
+        epilog="On Slurm: sbatch jobs/mnist.sbatch [flags]. On one machine: python3 train_mnist.py [flags].",
     )
     return from_flags(Config, parser, arguments)

@@ -1,4 +1,4 @@
-"""What a run of mnist.py leaves behind, in the files and the manner of journal.py. Rank 0 writes."""
+"""What a run of train_mnist.py leaves behind, in the files and the manner of run/journal.py. Rank 0 writes."""
 
 import json
 import math

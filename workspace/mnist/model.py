@@ -1,4 +1,4 @@
-"""What mnist.py trains: a small convolutional network, and the precision it runs in.
+"""What train_mnist.py trains: a small convolutional network, and the precision it runs in.
 
 Legend: B images in a batch.
 """

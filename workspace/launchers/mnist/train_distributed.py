@@ -1,6 +1,7 @@
 """MNIST, data parallel, as PyTorch's tutorials do it: torchrun, DistributedSampler, DistributedDataParallel.
 
-Source: https://pytorch.org/tutorials/intermediate/ddp_series_multinode.html. ../../mnist.py trains the same network,
+Source: https://pytorch.org/tutorials/intermediate/ddp_series_multinode.html.
+../../train_mnist.py trains the same network,
 with all that a longer run wants.
 """
 
