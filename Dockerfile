@@ -1,6 +1,7 @@
 # One file, four images: base -> control | db | node. Debian's packages only, so it builds wherever Debian's
 # mirrors answer, on amd64 and arm64. No `# syntax=` line: that would pull a frontend from a registry.
 ARG SUITE=trixie
+ARG FLAVOR=full
 
 FROM debian:${SUITE}-slim AS base
 LABEL org.slurmbed=image
@@ -72,20 +73,23 @@ RUN for name in own-cpus without-namespaces; do \
       gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o "/$name.so" "/$name.c"; \
     done
 
-FROM base AS node
+# The flavors of the node, each on the one before it: FLAVORS in slurmbed/cluster/settings.py.
+FROM base AS node-slim
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        iperf3 less nano openssh-client openssh-server python3-pip python3-pytest slurmd \
+        openssh-client openssh-server python3-pip python3-venv slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
+
+FROM node-slim AS node-torch
 # What every login node has, and nodes that build their users' programs.
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        bash-completion bc bzip2 curl file g++ gcc git iproute2 iputils-ping jq libc6-dev lmod locales make man-db \
-        python3-dev python3-venv rsync strace tmux unzip vim wget xz-utils \
+        bash-completion bc bzip2 curl file g++ gcc git iperf3 iproute2 iputils-ping jq less libc6-dev lmod locales make \
+        man-db nano python3-dev python3-pytest rsync strace tmux unzip vim wget xz-utils \
  && printf '%s UTF-8\n' de_DE.UTF-8 en_GB.UTF-8 en_US.UTF-8 es_ES.UTF-8 fr_FR.UTF-8 >/etc/locale.gen \
  && locale-gen
 # TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
@@ -107,15 +111,15 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     esac
 COPY --chmod=755 scripts/check-torch /usr/local/bin/
 RUN check-torch "$TORCH"
-# LAUNCHERS=1 (the default) or 0: accelerate, DeepSpeed, Ray and others in a virtual environment over the torch above, and
-# Open MPI. It comes first on PATH, so python3 is its python3. Ray's Java, C++ and web interfaces stay out.
-ARG LAUNCHERS=1
+
+# accelerate, DeepSpeed, Ray and others in a virtual environment over the torch above, and Open MPI. It comes first on
+# PATH, so python3 is its python3. Ray's Java, C++ and web interfaces stay out.
+FROM node-torch AS node-full
 ENV PATH=/opt/launchers/bin:$PATH
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=requirements,target=/requirements \
-    if [ "$LAUNCHERS" = 0 ]; then exit; fi; \
     export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
     apt-get install -qy libopenmpi-dev openmpi-bin pdsh python3-attr python3-mpi4py python3-psutil python3-requests \
         python3-setuptools python3-wheel python3-yaml; \
@@ -128,8 +132,11 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
         /opt/launchers/lib/python3*/site-packages/ray/jars; \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
+
+# hadolint ignore=DL3006
+FROM node-${FLAVOR} AS node
 COPY --chmod=755 scripts/module-files /usr/local/bin/
-RUN module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc
+RUN if command -v gcc; then module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc; fi
 COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/

@@ -33,6 +33,7 @@ OPTIONS = {
     "nodes": "number of nodes [default: 2, or as in --slurm-config]",
     "gpus": "GPUs of each node, as `slurmbed up --gpus`",
     "version": "version of Slurm",
+    "flavor": "what the nodes have installed, as `slurmbed up --flavor` [default: slim]",
     "config": "a configuration file of slurmbed for the cluster",
     "name": "name of the cluster; one that is there is used and stays [default: one for this project and xdist worker]",
 }
@@ -70,10 +71,10 @@ def slurm_settings(pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
     """What the cluster is made with: the options, and the project's folder as /workspace and under its own path."""
     from slurmbed.cluster.settings import checked
 
-    keys = {"nodes": "nodes", "gpus": "gpus", "version": "slurm", "config": "config"}
+    keys = {"nodes": "nodes", "gpus": "gpus", "version": "slurm", "flavor": "flavor", "config": "config"}
     asked = {key: pytestconfig.getoption(f"--slurm-{option}") for option, key in keys.items()}
     given = {key: value for key, value in asked.items() if value is not None}
-    return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
+    return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, "flavor": "slim", **given})
 
 
 @pytest.fixture(scope="session")

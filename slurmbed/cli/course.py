@@ -7,7 +7,7 @@ import click
 from slurmbed.cli.console import console, say
 from slurmbed.cli.options import MADE_WITH, with_settings
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.cluster.settings import DEFAULT_NODES, Settings
+from slurmbed.cluster.settings import DEFAULT_NODES, FLAVORS, Settings
 from slurmbed.course import bubble as bubble_job
 from slurmbed.course import collectives
 from slurmbed.course import compare as comparison
@@ -104,6 +104,7 @@ def launchers(settings: Settings, only: str) -> None:
     cluster = Cluster(settings, say)
     cluster.require_running()
     cluster.require_own()
+    require_flavor(cluster, "full")
     launching.run_all(cluster, console, only)
 
 
@@ -122,7 +123,7 @@ def bench_collectives(settings: Settings, largest: int | None) -> None:
 
 
 def prepare(settings: Settings, draws: bool = True) -> Cluster:
-    """The cluster, with an engine, before anything of it is asked for.
+    """The cluster, with an engine, before anything of it is asked for; its nodes have torch, or are to have it.
 
     Args:
         draws: whether the command draws figures in the end; UsageError if it could not.
@@ -132,4 +133,13 @@ def prepare(settings: Settings, draws: bool = True) -> Cluster:
     cluster = Cluster(settings, say)
     cluster.ensure_engine()
     cluster.require_own()
+    require_flavor(cluster, "torch", "full")
     return cluster
+
+
+def require_flavor(cluster: Cluster, *fit: str) -> None:
+    """UsageError unless the nodes have, or are to have, one of these flavors."""
+    flavor = cluster.settings.flavor or cluster.choices().flavor
+    if flavor not in fit:
+        reason = f"the nodes of {cluster.name} have the flavor {flavor} ({FLAVORS[flavor]}); this needs {fit[-1]}"
+        raise UsageError(reason, f"slurmbed up --name {cluster.name} --flavor {fit[-1]}")

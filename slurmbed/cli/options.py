@@ -6,14 +6,13 @@ from typing import Any, get_args
 
 import click
 
-from slurmbed.cluster.settings import VERSIONS, Settings, Torch, checked
+from slurmbed.cluster.settings import FLAVORS, VERSIONS, Settings, Torch, checked
 
-MADE_WITH = "cpus memory slurm torch launchers nvidia_smi retain adopt"
+MADE_WITH = "cpus memory slurm flavor torch nvidia_smi retain adopt"
 """Options of every command that may make a cluster."""
 
-CHOICES = {"slurm": tuple(VERSIONS), "torch": get_args(Torch)}
+CHOICES = {"slurm": tuple(VERSIONS), "flavor": tuple(FLAVORS), "torch": get_args(Torch)}
 FLAGS = {
-    "launchers": "--launchers/--no-launchers",
     "nvidia_smi": "--nvidia-smi/--no-nvidia-smi",
     "retain": "--retain",
     "adopt": "--adopt",

@@ -41,7 +41,7 @@ def inputs(root: Path) -> Iterator[Path]:
 
 
 def tag(choices: Choices) -> str:
-    return f"{choices.flavour}-{choices.digest or digest()}"
+    return f"{choices.tag}-{choices.digest or digest()}"
 
 
 def image(kind: str, choices: Choices) -> str:
@@ -97,7 +97,7 @@ def build_environment(choices: Choices) -> dict[str, str]:
     return {
         "SLURMBED_TAG": tag(choices),
         "SLURMBED_SUITE": choices.suite,
+        "SLURMBED_FLAVOR": choices.flavor,
         "SLURMBED_TORCH": choices.torch,
-        "SLURMBED_LAUNCHERS": str(int(choices.launchers)),
         "SLURMBED_CA_BUNDLE": ca_bundle(),
     }

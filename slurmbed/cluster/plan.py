@@ -171,10 +171,12 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     now = choices_so_far(snapshot)
     asked = {
         key: value
-        for key in ("slurm", "torch", "launchers", "nvidia_smi", "ssh_port", "workspace", "mount")
+        for key in ("slurm", "flavor", "torch", "nvidia_smi", "ssh_port", "workspace", "mount")
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)
+    if settings.torch and not chosen.has_torch:
+        raise UsageError(f"TORCH={settings.torch}: the flavor slim has no torch", "--flavor torch, or --flavor full")
     uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
     made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
     return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))

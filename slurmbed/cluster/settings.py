@@ -1,6 +1,7 @@
 """What a user may ask of a cluster, as typed values, and what is chosen where nothing is said. Pure."""
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,12 +9,20 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from slurmbed.errors import UsageError
-from slurmbed.project import ROOT, default_workspace
+from slurmbed.project import IS_CLONE, ROOT, default_workspace
 from slurmbed.spec.gpus import Gpus
 from slurmbed.spec.memory import parse_memory
 
 VERSIONS = {"24.11": "trixie", "26.05": "sid"}
 """Version of Slurm to the Debian suite that packages it. The first is the default."""
+
+FLAVORS = {
+    "slim": "what jobs need to run: slurmd, sshd, python3, pip, venv",
+    "torch": "slim with PyTorch, compilers and the programs of a login node",
+    "full": "torch with accelerate, DeepSpeed, Ray, Open MPI and other launchers",
+}
+"""Flavor of the node image to what is in it. Each is the stage node-FLAVOR of the Dockerfile."""
+DEFAULT_FLAVOR = "full" if IS_CLONE else "slim"
 
 MAX_NODES = 256
 DEFAULT_NODES = 2
@@ -27,9 +36,9 @@ def whole_number(low: int, high: int, value: Any) -> Any:
     return int(value)
 
 
-def version(value: str) -> str:
-    if value not in VERSIONS:
-        raise ValueError(f"not a version known here; choose one of {', '.join(VERSIONS)}")
+def known(table: Mapping[str, object], value: str) -> str:
+    if value not in table:
+        raise ValueError(f"not known; choose one of {', '.join(table)}")
     return value
 
 
@@ -86,7 +95,8 @@ def number(low: int, high: int) -> BeforeValidator:
     return BeforeValidator(partial(whole_number, low, high))
 
 
-Version = Annotated[str, AfterValidator(version)]
+Version = Annotated[str, AfterValidator(partial(known, VERSIONS))]
+Flavor = Annotated[str, AfterValidator(partial(known, FLAVORS))]
 Torch = Literal["debian", "pypi"]
 
 
@@ -118,11 +128,12 @@ class Settings(BaseModel):
         description="a configuration file for nodes, partitions, QOS and accounts, like clusters/campus.yaml",
     )
     slurm: Version | None = Field(default=None, description=f"version of Slurm [default: {next(iter(VERSIONS))}]")
-    torch: Torch | None = Field(
-        default=None, description="flavour of torch: Debian's, or PyPI's with CUDA [default: debian]"
+    flavor: Flavor | None = Field(
+        default=None,
+        description="; ".join(f"{name}: {text}" for name, text in FLAVORS.items()) + f" [default: {DEFAULT_FLAVOR}]",
     )
-    launchers: bool | None = Field(
-        default=None, description="nodes with accelerate, DeepSpeed, Ray, Open MPI and others [default: launchers]"
+    torch: Torch | None = Field(
+        default=None, description="where PyTorch comes from: Debian, or PyPI with CUDA [default: debian]"
     )
     nvidia_smi: bool | None = Field(
         default=None, description="an emulated nvidia-smi where GPUs are emulated [default: nvidia-smi]"
@@ -169,8 +180,8 @@ class Choices(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     slurm: str = next(iter(VERSIONS))
+    flavor: Flavor = DEFAULT_FLAVOR
     torch: Torch = "debian"
-    launchers: bool = True
     nvidia_smi: bool = True
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
@@ -184,8 +195,14 @@ class Choices(BaseModel):
     """Of what the images were built from; "" until it is made."""
 
     @property
-    def flavour(self) -> str:
-        return f"{self.slurm}-{self.torch}" + ("" if self.launchers else "-bare")
+    def has_torch(self) -> bool:
+        return self.flavor != "slim"
+
+    @property
+    def tag(self) -> str:
+        """What the images' tag begins with: two clusters with the same one can have the same images."""
+        other = "" if self.torch == "debian" or not self.has_torch else f"-{self.torch}"
+        return f"{self.slurm}-{self.flavor}{other}"
 
     @property
     def shared(self) -> tuple[Path, ...]:

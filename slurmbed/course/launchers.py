@@ -203,11 +203,9 @@ def nodes_and_gpus(cluster: Cluster) -> tuple[int, int]:
     """The number of nodes, and the number of GPUs, and so of ranks, of each.
 
     Raises:
-        UsageError: the nodes have no GPUs, or fewer CPUs than GPUs, or their image has no launchers.
+        UsageError: the nodes have no GPUs, or fewer CPUs than GPUs.
     """
     again = f"{COMMAND} clean NAME={cluster.name}, then: {COMMAND} up NODES=2 GPUS=8"
-    if not cluster.choices().launchers:
-        raise UsageError("the nodes were built without launchers (LAUNCHERS=0)", again)
     nodes = cluster.slurm.nodes()
     gpus = min(node.gpus for node in nodes)
     if not gpus:

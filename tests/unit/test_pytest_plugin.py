@@ -26,7 +26,7 @@ def test_the_cluster_is_named_after_the_project_and_has_its_folder(project, pyte
     said = project()
     said.assert_outcomes(passed=1)
     folder = pytester.path / "My Project"
-    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project-??????","workspace":"{folder}"*'])
+    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project-??????","flavor":"slim","workspace":"{folder}"*'])
 
 
 def test_two_projects_whose_folders_have_one_name_have_two_clusters(project, pytester, tmp_path):
@@ -43,8 +43,9 @@ def test_two_workers_have_two_clusters(project, monkeypatch):
 
 
 def test_options_are_settings(project):
-    said = project("--slurm-nodes=3", "--slurm-gpus=h100:2", "--slurm-version=26.05", "--slurm-name=mine")
-    said.stdout.fnmatch_lines(['*"name":"mine","nodes":3,"gpus":"h100:2","slurm":"26.05"*'])
+    words = ("--slurm-nodes=3", "--slurm-gpus=h100:2", "--slurm-version=26.05", "--slurm-flavor=full")
+    said = project("--slurm-name=mine", *words)
+    said.stdout.fnmatch_lines(['*"name":"mine","nodes":3,"gpus":"h100:2","slurm":"26.05","flavor":"full"*'])
 
 
 def test_a_bad_option_is_said_in_words(project):

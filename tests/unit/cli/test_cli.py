@@ -37,8 +37,8 @@ def in_make(variable: str) -> set[str]:
 
 def test_makes_words_are_options():
     up = cli.make_group().get_command(None, "up")
-    typed = ["NODES=8", "SSH_PORT=2222", "CONFIG=a b=c.yaml", "RETAIN=1", "ADOPT=0", "LAUNCHERS=0", "--name", "x"]
-    options = ["--nodes=8", "--ssh-port=2222", "--config=a b=c.yaml", "--retain", "--no-launchers", "--name", "x"]
+    typed = ["NODES=8", "SSH_PORT=2222", "CONFIG=a b=c.yaml", "RETAIN=1", "ADOPT=0", "NVIDIA_SMI=0", "--name", "x"]
+    options = ["--nodes=8", "--ssh-port=2222", "--config=a b=c.yaml", "--retain", "--no-nvidia-smi", "--name", "x"]
     assert cli.options_of_make(up, typed) == options
 
 
@@ -77,7 +77,7 @@ def test_help_shows_choices_and_defaults(capsys):
         call("up", "--help")
     assert not ended.value.code
     shown = capsys.readouterr().out
-    for text in ("--slurm [24.11|26.05]", "[default: 24.11]", "--launchers / --no-launchers", "[default: slurmbed]"):
+    for text in ("--slurm [24.11|26.05]", "[default: 24.11]", "--flavor [slim|torch|full]", "[default: full]"):
         assert text in shown
 
 
@@ -103,6 +103,7 @@ def test_a_shell_completes_commands_and_choices():
         (["up", "--nodes", "abc"], "NODES=abc: not a whole number"),
         (["up", "SLURM=1.0"], "'1.0' is not one of '24.11', '26.05'"),
         (["up", "TORCH=jax"], "'jax' is not one of 'debian', 'pypi'"),
+        (["up", "FLAVOR=fat"], "'fat' is not one of 'slim', 'torch', 'full'"),
         (["up", "GPUS=all"], "GPUS=all: write 2, h100:8,"),
         (["up", "NAME=Big"], "NAME=Big: not a cluster name"),
         (["up", "NODE=3"], "NODE=3: up takes no NODE\ndid you mean NODES?"),
@@ -164,6 +165,13 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
         call(target)
 
 
+@pytest.mark.parametrize("target", ["train", "compare", "mnist", "bubble"])
+def test_what_needs_torch_names_the_flavor_that_has_it(capsys, engine, target):
+    said = refused(capsys, target, "FLAVOR=slim", "NAME=x")
+    assert "the nodes of x have the flavor slim" in said
+    assert "slurmbed up --name x --flavor full" in said
+
+
 def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     monkeypatch.setattr(Cluster, "install_engine", lambda self: pytest.fail("an engine is installed"))
@@ -172,7 +180,7 @@ def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, mo
     assert "does not answer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["CPUS=1", "MEMORY=1G", "SLURM=24.11", "TORCH=debian", "LAUNCHERS=0"])
+@pytest.mark.parametrize("word", ["CPUS=1", "MEMORY=1G", "SLURM=24.11", "TORCH=debian", "FLAVOR=torch"])
 def test_what_is_asked_of_a_running_cluster_is_not_ignored(monkeypatch, engine, word):
     class Asked(Exception):
         pass

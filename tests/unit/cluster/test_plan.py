@@ -76,7 +76,14 @@ def test_a_running_cluster_grows_on_the_images_it_runs_on(monkeypatch):
     monkeypatch.setattr(images, "digest", lambda: "0123456789ab")
     settings = Settings(name="c", nodes=3)
     assert make_plan(settings, None, made(first), LAPTOP, keep_images=True).choices == first.choices
-    assert images.tag(make_plan(settings, None, made(first), LAPTOP).choices) == "24.11-debian-0123456789ab"
+    assert images.tag(make_plan(settings, None, made(first), LAPTOP).choices) == "24.11-full-0123456789ab"
+
+
+def test_a_flavor_without_torch_has_none_from_anywhere():
+    slim = plan(Settings(name="c", flavor="slim"))
+    with pytest.raises(UsageError, match=r"TORCH=pypi: the flavor slim has no torch\n--flavor torch"):
+        plan(Settings(name="c", torch="pypi"), made(slim))
+    assert plan(Settings(name="c", torch="pypi", flavor="torch"), made(slim)).choices.flavor == "torch"
 
 
 def test_at_least_so_many_nodes_and_never_fewer_than_there_are():

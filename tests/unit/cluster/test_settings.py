@@ -1,11 +1,13 @@
 """What a user may say of a cluster: typed values, refused in a line each."""
 
-from pathlib import Path
+import re
+import subprocess
+import sys
 
 import pytest
 from pydantic import ValidationError
 
-from slurmbed.cluster.settings import VERSIONS, Choices, Settings, checked
+from slurmbed.cluster.settings import FLAVORS, VERSIONS, Choices, Settings, checked
 from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
 from slurmbed.spec.gpus import Gpus
@@ -20,11 +22,11 @@ def test_text_becomes_values(tmp_path):
             "memory": "2G",
             "gpus": "h100:8",
             "ssh_port": "2222",
-            "launchers": "0",
+            "flavor": "torch",
             "workspace": str(tmp_path),
         }
     )
-    assert (settings.nodes, settings.memory, settings.ssh_port, settings.launchers) == (4, 2048, 2222, False)
+    assert (settings.nodes, settings.memory, settings.ssh_port, settings.flavor) == (4, 2048, 2222, "torch")
     assert settings.gpus == Gpus(count=8, type="h100")
     assert settings.workspace == tmp_path
 
@@ -38,7 +40,8 @@ def test_text_becomes_values(tmp_path):
         ),
         ({"cpus": "many"}, "CPUS=many: not a whole number from 1 to 1024"),
         ({"memory": "lots"}, "MEMORY=lots: 'lots' is not an amount of memory"),
-        ({"slurm": "23.02"}, "SLURM=23.02: not a version known here; choose one of 24.11, 26.05"),
+        ({"slurm": "23.02"}, "SLURM=23.02: not known; choose one of 24.11, 26.05"),
+        ({"flavor": "fat"}, "FLAVOR=fat: not known; choose one of slim, torch, full"),
         ({"gpus": "all"}, "GPUS=all: write 2, h100:8, emulated:2 or emulated:h100:8"),
         *(({"name": name}, f"NAME={name}: not a cluster name") for name in ("Big", "a b", "-x", "ü")),
         ({"name": "slurmbed-images"}, "NAME=slurmbed-images: the images are built under this name"),
@@ -66,6 +69,21 @@ def test_from_python_a_mistake_is_a_value_error():
         Settings(node=2)
 
 
-def test_the_defaults_are_the_first_version_and_debians_torch():
-    assert Choices(workspace=Path("/w")).flavour == f"{next(iter(VERSIONS))}-debian"
-    assert Choices(workspace=Path("/w"), torch="pypi", launchers=False).flavour == f"{next(iter(VERSIONS))}-pypi-bare"
+def test_the_defaults_are_the_first_version_the_full_flavor_and_debians_torch():
+    assert Choices().tag == f"{next(iter(VERSIONS))}-full"
+    assert Choices(torch="pypi", flavor="torch").tag == f"{next(iter(VERSIONS))}-torch-pypi"
+    assert Choices(torch="pypi", flavor="slim").tag == f"{next(iter(VERSIONS))}-slim", "it has no torch"
+
+
+def test_the_dockerfile_has_a_stage_for_each_flavor():
+    stages = re.findall(r"^FROM \S+ AS node-(\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert stages == list(FLAVORS)
+
+
+def test_a_package_without_its_clone_makes_slim_nodes():
+    program = (
+        "from slurmbed import project; project.IS_CLONE = False; "
+        "from slurmbed.cluster.settings import Choices; print(Choices(workspace='/').flavor)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "slim\n", done.stderr
