@@ -19,7 +19,7 @@ def built() -> str:
     """The name of the image, built if it is not there."""
     cluster = Cluster(Settings(name=testrun.name(), slurm=os.environ.get(testrun.SLURM)), say)
     plan = cluster.plan()
-    cluster.build(plan)
+    cluster.build(plan.choices)
     return images.image("node", plan.choices)
 
 

@@ -33,7 +33,7 @@ OPTIONS = {
     "nodes": "number of nodes [default: 2, or as in --slurm-config]",
     "gpus": "GPUs of each node, as `slurmbed up --gpus`",
     "version": "version of Slurm",
-    "flavor": "what the nodes have installed, as `slurmbed up --flavor` [default: slim]",
+    "flavor": "what the nodes have installed, as `slurmbed up --flavor` [default: slim for a new cluster]",
     "config": "a configuration file of slurmbed for the cluster",
     "name": "name of the cluster; one that is there is used and stays [default: one for this project and xdist worker]",
 }
@@ -74,7 +74,7 @@ def slurm_settings(pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
     keys = {"nodes": "nodes", "gpus": "gpus", "version": "slurm", "flavor": "flavor", "config": "config"}
     asked = {key: pytestconfig.getoption(f"--slurm-{option}") for option, key in keys.items()}
     given = {key: value for key, value in asked.items() if value is not None}
-    return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, "flavor": "slim", **given})
+    return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +93,8 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
             # asked for by that option; without it the test fails
             pytest.skip(f"no Slurm cluster: {error.reason}")
         raise
+    if slurm_settings.flavor is None and not cluster.snapshot.containers:
+        cluster.settings = slurm_settings.model_copy(update={"flavor": "slim"})
     is_theirs = bool(pytestconfig.getoption("--slurm-name") and cluster.snapshot.leftovers)
     try:
         cluster.up()

@@ -1,8 +1,10 @@
 """Where commands print: results on standard output, steps and errors on standard error."""
 
+import json
 import sys
 from collections.abc import Sequence
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -27,3 +29,14 @@ def show_nodes(name: str, nodes: Sequence[Node]) -> None:
         more = [*([node.gres] if gres else []), *([", ".join(node.partitions)] if partitions else [])]
         table.add_row(node.name, state.lower(), str(node.cpus), f"{node.memory} MiB", *more)
     console.print(table)
+
+
+def show_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Rows of as many words, the first one headings, for a reader or for awk."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for each in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(each, widths, strict=True)).rstrip())
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))

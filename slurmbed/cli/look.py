@@ -1,13 +1,12 @@
 """Commands that look at clusters."""
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from slurmbed.cli.console import console, say, show_nodes
+from slurmbed.cli.console import console, print_json, say, show_columns, show_nodes
 from slurmbed.cli.options import with_settings
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.listing import Listed, clusters
@@ -17,10 +16,6 @@ from slurmbed.project import COMMAND
 
 DAY = 24 * 3600  # seconds
 HEADINGS = ("NAME", "OWNER", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
-
-
-def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, default=str))
 
 
 @click.command()
@@ -62,10 +57,7 @@ def list_clusters(as_json: bool) -> None:
     if not found:
         say(f"there is no cluster; make one: {COMMAND} up")
         return
-    rows = [HEADINGS, *map(row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for each in rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(each, widths, strict=True)).rstrip())
+    show_columns([HEADINGS, *map(row, found)])
 
 
 def row(cluster: Listed) -> tuple[str, ...]:

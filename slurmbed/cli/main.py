@@ -34,6 +34,7 @@ COMMANDS = {
     "purge": ("slurmbed.cli.life:purge", "remove the images too"),
     "init": ("slurmbed.cli.life:init", "copy the example workspace into a folder"),
     "config": ("slurmbed.cli.configuration:config", "check a configuration file, or print its schema"),
+    "images": ("slurmbed.cli.images:images", "build, save, load, push or pull the images"),
     "doctor": ("slurmbed.cli.doctor:doctor", "check this machine"),
 }
 """Name of a command to where it is, and its help. A command is imported when it runs."""

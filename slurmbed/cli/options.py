@@ -33,9 +33,13 @@ def setting(name: str) -> Callable:
     return click.option(dashed, default=None, type=kind, help=text)
 
 
-def with_settings(names: str = "") -> Callable:
-    """Give a command the options ``names`` and --name; its function gets ``settings`` instead of them."""
-    chosen = [*names.split(), "name"]
+def with_settings(names: str = "", of_cluster: bool = True) -> Callable:
+    """Give a command the options ``names``; its function gets ``settings`` instead of them.
+
+    Args:
+        of_cluster: give it --name too.
+    """
+    chosen = [*names.split(), *(["name"] if of_cluster else [])]
 
     def decorate(function: Callable) -> Callable:
         def called(**values: Any) -> Any:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from slurmbed.cluster import elastic, images
+from slurmbed.cluster import elastic, images, transfer
 from slurmbed.cluster.export import export
 from slurmbed.cluster.farewell import say_goodbye
 from slurmbed.cluster.host import Host, check_port, gpu_names
@@ -73,7 +73,7 @@ class Cluster:
             with self.step("look and plan"):
                 plan = self.plan()
             with self.step("build images"):
-                self.build(plan)
+                self.build(plan.choices, transfer.registry_of_environment())
             return self.bring_up(plan)
 
     def scale(self) -> list[Node]:
@@ -350,13 +350,14 @@ class Cluster:
                     self.say(notice)
         return plan
 
-    def build(self, plan: Plan) -> None:
-        """The images that are not there. Nothing is built while those of the same inputs are."""
-        if images.missing(plan.choices, self.snapshot):
+    def build(self, choices: Choices, registry: str = "") -> None:
+        """The images that are not there, from a registry if it has them. Nothing is built while they are there."""
+        if images.missing(choices, self.snapshot):
             before = self.snapshot
             with self.lock("up", IMAGES_PROJECT):
-                if images.missing(plan.choices, self.snapshot):  # nobody else has built them meanwhile
-                    images.build(plan.choices, not self.snapshot.images, self.say, self.install_engine)
+                if images.missing(choices, self.snapshot):  # nobody else has built them meanwhile
+                    first = not self.snapshot.images
+                    transfer.obtain(choices, first, self.say, self.install_engine, registry)
             self._snapshot = before
 
     def start(self, plan: Plan, before: Snapshot) -> None:

@@ -169,6 +169,14 @@ def choices_so_far(snapshot: Snapshot) -> Choices:
 
 def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool) -> Choices:
     now = choices_so_far(snapshot)
+    chosen = with_asked(now, settings)
+    uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
+    made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
+    return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))
+
+
+def with_asked(now: Choices, settings: Settings) -> Choices:
+    """Choices with what the user asks for. UsageError for torch in a flavor that has none."""
     asked = {
         key: value
         for key in ("slurm", "flavor", "torch", "nvidia_smi", "ssh_port", "workspace", "mount")
@@ -177,6 +185,4 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     chosen = now.model_copy(update=asked)
     if settings.torch and not chosen.has_torch:
         raise UsageError(f"TORCH={settings.torch}: the flavor slim has no torch", "--flavor torch, or --flavor full")
-    uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
-    made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
-    return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))
+    return chosen

@@ -27,6 +27,12 @@ def image() -> str:
 
 
 @pytest.fixture(scope="session")
+def slim_image(image) -> str:
+    """The node image of the flavor slim; built after `image`, of which it is the beginning."""
+    return internals.build_images(clusters.make_cluster(NAME, flavor="slim"))
+
+
+@pytest.fixture(scope="session")
 def workspace(tmp_path_factory) -> Path:
     return clusters.copy_of_workspace(tmp_path_factory.mktemp("cluster"))
 

@@ -62,6 +62,10 @@ def test_the_project_is_on_every_node(slurm, slurm_project, slurm_user):
     assert said.check().stdout.splitlines() == [f"42 {slurm_user}"] * 2
 
 
+def test_nodes_have_what_jobs_need_and_no_more(slurm_cluster):
+    assert slurm_cluster.choices().flavor == "slim"
+
+
 def test_ssh(slurm_ssh):
     done = subprocess.run([*slurm_ssh, "hostname"], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "login", done.stderr
@@ -92,7 +96,7 @@ def run_pytest(project: Path, *words: str, **environment: str) -> subprocess.Com
     return subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, timeout=900)
 
 
-def test_a_projects_tests_run_on_a_cluster_that_goes_away(image, project, tmp_path):
+def test_a_projects_tests_run_on_a_cluster_that_goes_away(slim_image, project, tmp_path):
     size = tmp_path / "cluster.yaml"
     size.write_text("nodes: [{name: cpu, count: 2, cpus: 2, memory: 1G}]\n")
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import engine
 from harness.names import NAME
 from slurmbed.project import ROOT
 
@@ -35,12 +36,13 @@ def installed(tmp_path_factory) -> Path:
     return folder / "venv" / "bin"
 
 
-def test_a_projects_tests_pass_on_a_cluster_that_was_there_and_stays(image, installed):
-    """`image`: the wheel's images are this clone's, for they have the same inputs."""
+def test_a_projects_tests_pass_on_a_cluster_that_was_there_and_stays(slim_image, installed):
+    """`slim_image`: the wheel's images are this clone's, for they have the same inputs."""
     slurmbed, project = installed / "slurmbed", installed.parent.parent / "project"
     project.chmod(0o777)
     try:
         assert "node-2" in call(slurmbed, "up", "--name", OTHER, "--nodes", "2", "--memory", "512M", cwd=project)
+        assert "-slim-" in engine.docker("inspect", "--format={{.Config.Image}}", f"{OTHER}-login-1")
         ran = call(installed / "pytest", f"--slurm-name={OTHER}", cwd=project)
         assert "1 passed" in ran
         assert re.search(r"^plugins: .*\bslurmbed-", ran, re.MULTILINE)

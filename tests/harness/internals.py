@@ -42,7 +42,7 @@ def settings(name: str, **values: object) -> Settings:
 def build_images(cluster: Cluster) -> str:
     """Build the images if need be; returns the node image's name. Another cluster's start then need not wait for it."""
     plan = cluster.plan()
-    cluster.build(plan)
+    cluster.build(plan.choices)
     return images.image("node", plan.choices)
 
 

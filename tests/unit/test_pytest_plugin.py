@@ -26,7 +26,7 @@ def test_the_cluster_is_named_after_the_project_and_has_its_folder(project, pyte
     said = project()
     said.assert_outcomes(passed=1)
     folder = pytester.path / "My Project"
-    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project-??????","flavor":"slim","workspace":"{folder}"*'])
+    said.stdout.fnmatch_lines([f'*made *"name":"pytest-my-project-??????","workspace":"{folder}"*'])
 
 
 def test_two_projects_whose_folders_have_one_name_have_two_clusters(project, pytester, tmp_path):
