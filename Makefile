@@ -20,7 +20,7 @@ help: ## print this
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
 #:         [GPUS=8|h100:8]                       for each node, of the host or else emulated
 #:         [CONFIG=clusters/campus.yaml]         or all this, partitions, QOS and accounts from a file
-#:         [SLURM=24.11] [FLAVOR=full] [TORCH=debian] [NVIDIA_SMI=1] [SSH_PORT=..] [WORKSPACE=dir]
+#:         [SLURM=24.11] [FLAVOR=full] [TORCH=debian] [NVIDIA_SMI=1] [CGROUPS=0] [SSH_PORT=..] [WORKSPACE=dir]
 #:         [RETAIN=1] [ADOPT=1] [TIMELINE=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node

@@ -8,12 +8,13 @@ import click
 
 from slurmbed.cluster.settings import FLAVORS, VERSIONS, Settings, Torch, checked
 
-MADE_WITH = "cpus memory slurm flavor torch nvidia_smi retain adopt"
+MADE_WITH = "cpus memory slurm flavor torch nvidia_smi cgroups retain adopt"
 """Options of every command that may make a cluster."""
 
 CHOICES = {"slurm": tuple(VERSIONS), "flavor": tuple(FLAVORS), "torch": get_args(Torch)}
 FLAGS = {
     "nvidia_smi": "--nvidia-smi/--no-nvidia-smi",
+    "cgroups": "--cgroups/--no-cgroups",
     "retain": "--retain",
     "adopt": "--adopt",
 }

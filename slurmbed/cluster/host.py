@@ -31,6 +31,7 @@ class Host:
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
         maps_users: whether users in containers are others on the host.
         selinux: whether containers may use only what has their label.
+        no_cgroups: why Slurm can make no cgroups in containers; empty if it can.
         cpu_numbers: by which the engine knows its CPUs; empty if containers cannot be given CPUs of their own.
     """
 
@@ -42,6 +43,7 @@ class Host:
     has_nvidia_runtime: bool = False
     maps_users: bool = False
     selinux: bool = False
+    no_cgroups: str = "unknown"
     cpu_numbers: tuple[int, ...] = ()
 
     @classmethod
@@ -55,6 +57,7 @@ class Host:
             has_nvidia_runtime="nvidia" in info.runtimes,
             maps_users=info.maps_users,
             selinux="selinux" in info.security,
+            no_cgroups=no_cgroups(info),
             cpu_numbers=cpu_numbers(info.cpus) if info.assigns_cpus else (),
         )
 
@@ -79,6 +82,13 @@ class Host:
             )
         return names
 
+    def check_cgroups(self) -> None:
+        """UsageError where containers may not make cgroups."""
+        if self.no_cgroups:
+            raise UsageError(
+                f"CGROUPS=1: {self.no_cgroups}", "leave CGROUPS out; jobs are held to their memory without it too"
+            )
+
     def notice(self, workspace: Path) -> str:
         """What to do where the engine makes jobs another user of this machine, who cannot write; "" elsewhere."""
         if not self.maps_users:
@@ -96,6 +106,24 @@ class Host:
                 f"{self.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
                 "make room, for example with: docker builder prune",
             )
+
+
+WRITABLE_CGROUPS = 28
+"""The major version of Docker Engine since which containers can be given their cgroup to write.
+
+https://github.com/moby/moby/pull/48828
+"""
+
+
+def no_cgroups(info: EngineInfo) -> str:
+    """Why Slurm's cgroup plugin cannot run in the engine's containers; "" if it can."""
+    if info.cgroups != "2":
+        return f"Slurm makes cgroups of version 2 alone; this engine has version {info.cgroups}"
+    if not (info.limits_cpus and info.limits_memory):
+        return "the host delegates neither CPUs nor memory to this engine's cgroups"
+    if int(info.version.partition(".")[0] or 0) < WRITABLE_CGROUPS:
+        return f"Docker Engine {info.version} lets no container write its cgroup; {WRITABLE_CGROUPS} and later do"
+    return ""
 
 
 def cpu_numbers(count: int) -> tuple[int, ...]:

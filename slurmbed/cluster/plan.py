@@ -65,7 +65,15 @@ class Plan:
 
     @cached_property
     def overlay(self) -> dict:
-        return with_arguments(overlay(self.slices, self.spec, self.labels, self.choices.shared, self.selinux))
+        made = overlay(
+            self.slices,
+            self.spec,
+            self.labels,
+            shared=self.choices.shared,
+            selinux=self.selinux,
+            cgroups=self.choices.cgroups,
+        )
+        return with_arguments(made)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -170,6 +178,8 @@ def choices_so_far(snapshot: Snapshot) -> Choices:
 def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool) -> Choices:
     now = choices_so_far(snapshot)
     chosen = with_asked(now, settings)
+    if chosen.cgroups:
+        host.check_cgroups()
     uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
     made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
     return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))
@@ -179,7 +189,7 @@ def with_asked(now: Choices, settings: Settings) -> Choices:
     """Choices with what the user asks for. UsageError for torch in a flavor that has none."""
     asked = {
         key: value
-        for key in ("slurm", "flavor", "torch", "nvidia_smi", "ssh_port", "workspace", "mount")
+        for key in ("slurm", "flavor", "torch", "nvidia_smi", "cgroups", "ssh_port", "workspace", "mount")
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)

@@ -138,6 +138,9 @@ class Settings(BaseModel):
     nvidia_smi: bool | None = Field(
         default=None, description="an emulated nvidia-smi where GPUs are emulated [default: nvidia-smi]"
     )
+    cgroups: bool | None = Field(
+        default=None, description="Slurm's cgroup plugin, where the engine lets it [default: no-cgroups]"
+    )
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
         default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
@@ -183,6 +186,7 @@ class Choices(BaseModel):
     flavor: Flavor = DEFAULT_FLAVOR
     torch: Torch = "debian"
     nvidia_smi: bool = True
+    cgroups: bool = False
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
     mount: tuple[Path, ...] = ()

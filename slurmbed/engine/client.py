@@ -30,6 +30,8 @@ class EngineInfo:
         system: the name of its operating system, like Docker Desktop.
         proxies: what it pulls images through.
         assigns_cpus: whether containers can be given CPUs of their own.
+        version: like 28.2.2.
+        cgroups: version of cgroups, 1 or 2.
     """
 
     id: str
@@ -44,6 +46,8 @@ class EngineInfo:
     architecture: str = ""
     proxies: tuple[str, ...] = ()
     assigns_cpus: bool = False
+    version: str = ""
+    cgroups: str = "1"
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> "EngineInfo":
@@ -64,6 +68,8 @@ class EngineInfo:
             architecture=found.get("Architecture", ""),
             proxies=tuple(found[key] for key in ("HttpProxy", "HttpsProxy") if found.get(key)),
             assigns_cpus=found.get("CPUSet", False),
+            version=found.get("ServerVersion", ""),
+            cgroups=found.get("CgroupVersion", "1"),
         )
 
     @property

@@ -27,6 +27,7 @@ def overlay(
     labels: Mapping[str, str],
     shared: Sequence[Path] = (),
     selinux: bool = False,
+    cgroups: bool = False,
 ) -> dict:
     """The overlay.
 
@@ -34,6 +35,7 @@ def overlay(
         labels: go on every container.
         shared: folders of the host that login and the nodes see under the same paths.
         selinux: containers may use what has their label alone.
+        cgroups: Slurm makes cgroups in those of the nodes.
     """
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
     services: dict[str, dict] = {name: {} for name in SERVICES}
@@ -44,7 +46,9 @@ def overlay(
         service["labels"] = {**verbatim(labels), **service.get("labels", {})}
     if gres := most_of_each_type(gpus):  # slurmctld must know all that nodes have
         services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
-    if lines := slurm_conf.lines(spec, bind_cpus=any(part.own_cpus for part in slices)):
+    if cgroups:
+        let_nodes_make_cgroups(services)
+    if lines := slurm_conf.lines(spec, bind_cpus=any(part.own_cpus for part in slices), cgroups=cgroups):
         add_lines(services, lines)
     if spec:
         add_folders(services, spec)
@@ -105,6 +109,14 @@ def with_arguments(overlay: Mapping) -> dict:
         body = {key: value for key, value in service.items() if key != "environment"}
         services[name] = {**body, "command": [*file.get(name, file["node-1"])["command"], *told]} if told else body
     return {**overlay, "services": services}
+
+
+def let_nodes_make_cgroups(services: dict[str, dict]) -> None:
+    """In a cgroup namespace of their own nothing but their own cgroup is there to write."""
+    for name, service in services.items():
+        if name.startswith("node-"):
+            service.update(cgroup="private", security_opt=["writable-cgroups=true"])
+            service["environment"]["CGROUPS"] = "1"
 
 
 def add_lines(services: dict[str, dict], lines: Sequence[str]) -> None:

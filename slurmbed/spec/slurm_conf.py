@@ -5,17 +5,22 @@ from collections.abc import Iterator
 from slurmbed.spec.model import ClusterSpec, Partition
 
 
-def lines(spec: ClusterSpec | None, bind_cpus: bool = False) -> list[str]:
+def lines(spec: ClusterSpec | None, bind_cpus: bool = False, cgroups: bool = False) -> list[str]:
     """The spec's lines; the user's own come last, and instead of others with the same key.
 
     Args:
         bind_cpus: nodes have CPUs of their own, on which Slurm holds jobs to theirs.
+        cgroups: Slurm makes cgroups on nodes, by which it knows a job's processes and holds them to its memory.
     """
-    binding = ["TaskPlugin=task/affinity"] if bind_cpus else []
+    tasks = (["task/cgroup"] if cgroups else []) + (["task/affinity"] if bind_cpus else [])
+    holding = [f"TaskPlugin={','.join(tasks)}"] if tasks else []
+    if cgroups:
+        holding += ["ProctrackType=proctrack/cgroup", "JobAcctGatherType=jobacct_gather/cgroup"]
+        holding += ["JobAcctGatherParams=OverMemoryKill"]  # the image's NoShared is jobacct_gather/linux's
     if not spec:
-        return binding
+        return holding
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*binding, *accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
+    ours = [*holding, *accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 

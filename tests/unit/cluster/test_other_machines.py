@@ -16,6 +16,7 @@ from slurmbed.cluster.plan import Plan, make_plan
 from slurmbed.cluster.settings import Settings
 from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.snapshot import Snapshot
+from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
 
 RECORDED = ROOT / "tests" / "recorded" / "docker-info"
@@ -25,6 +26,9 @@ UNLIKE_PLAIN = {
         "CPUSet": False,
     },
     "selinux": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]},
+    "delegating": {"CgroupVersion": "2", "CgroupDriver": "systemd", "ServerVersion": "28.5.2"},
+    "older": {"CgroupVersion": "2", "CgroupDriver": "systemd", "ServerVersion": "27.5.1"},
+    "keeping": {"CgroupVersion": "2", "CpuCfsQuota": False, "MemoryLimit": False, "ServerVersion": "28.5.2"},
     "desktop": {"OperatingSystem": "Docker Desktop", "Architecture": "aarch64", "DockerRootDir": "/not/here"},
     "proxied": {"HttpProxy": "http://proxy:3128"},
 }
@@ -57,6 +61,45 @@ def test_nodes_have_cpus_of_their_own_where_the_engine_can_assign_them(monkeypat
     assert [part.own_cpus for part in plan("rootless").slices] == [(), ()]
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
     assert [part.own_cpus for part in plan("plain").slices] == [(0,), (1,)], "the engine's machine is not this one"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("plain", "version 2 alone; this engine has version 1"),
+        ("older", "Docker Engine 27.5.1 lets no container write its cgroup; 28 and later do"),
+        ("keeping", "the host delegates neither CPUs nor memory"),
+    ],
+)
+def test_slurms_cgroups_are_refused_with_the_reason(kind, reason):
+    with pytest.raises(UsageError, match=f"CGROUPS=1: .*{reason}"):
+        plan(kind, cgroups=True)
+    assert not plan(kind).choices.cgroups
+
+
+def test_slurm_makes_cgroups_where_the_engine_lets_it():
+    services = plan("delegating", cgroups=True).overlay["services"]
+    node = services["node-1"]
+    assert (node["cgroup"], node["security_opt"]) == ("private", ["writable-cgroups=true"])
+    assert "CGROUPS=1" in node["command"]
+    (lines,) = (word for word in services["slurmctld"]["command"] if word.startswith("SLURM_CONF_LINES="))
+    assert "TaskPlugin=task/cgroup,task/affinity" in lines
+    assert "ProctrackType=proctrack/cgroup" in lines
+    assert not any("security_opt" in services[name] for name in ("db", "slurmdbd", "slurmctld", "login"))
+
+
+def test_a_node_empties_its_cgroup_before_it_hands_controllers_on(tmp_path):
+    """As the kernel asks; here on a folder, in which a second process takes the first one's place."""
+    (tmp_path / "cgroup.procs").write_text("1\n17\n")
+    script = f"""
+        eval "$(sed -n '/^prepare_cgroups()/,/^}}/p' {ROOT}/scripts/entrypoint | sed 's|/etc/slurm/|{tmp_path}/|')"
+        prepare_cgroups {tmp_path}
+    """
+    subprocess.run(["bash", "-euc", script], check=True)
+    assert (tmp_path / "init.scope/cgroup.procs").read_text() == "17\n"
+    for name in (".", "system.slice"):
+        assert (tmp_path / name / "cgroup.subtree_control").read_text() == "+cpuset +cpu +memory +pids\n"
+    assert "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n" in (tmp_path / "cgroup.conf").read_text()
 
 
 @pytest.mark.parametrize("kind", ["rootless", "userns-remap"])
