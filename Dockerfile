@@ -25,7 +25,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy \
-        liblua5.4-0 slurmctld slurmdbd slurm-wlm-mysql-plugin
+        liblua5.4-0 slurmctld slurmdbd slurmrestd slurm-wlm-mysql-plugin \
+ && useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin slurmrestd
 
 # What a new cluster starts with, made once here: to make it anew took each cluster seconds.
 FROM control-packages AS seed

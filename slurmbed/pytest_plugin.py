@@ -25,6 +25,7 @@ import pytest
 
 if TYPE_CHECKING:  # tests that use no fixture do not pay for the import
     from slurmbed import Cluster, Faults, Node, Settings, Slurm
+    from slurmbed.slurm.rest import Rest
 
 CLUSTER = pytest.StashKey["Cluster"]()
 EXPORTED = pytest.StashKey[tuple[BaseException, str]]()
@@ -67,13 +68,18 @@ def slurm_name(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def slurm_settings(pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
-    """What the cluster is made with: the options, and the project's folder as /workspace and under its own path."""
+def slurm_settings(request: pytest.FixtureRequest, pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
+    """What the cluster is made with: the options, and the project's folder as /workspace and under its own path.
+
+    It has slurmrestd if a test of the session uses slurm_rest.
+    """
     from slurmbed.cluster.settings import checked
 
     keys = {"nodes": "nodes", "gpus": "gpus", "version": "slurm", "flavor": "flavor", "config": "config"}
     asked = {key: pytestconfig.getoption(f"--slurm-{option}") for option, key in keys.items()}
     given = {key: value for key, value in asked.items() if value is not None}
+    if any("slurm_rest" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        given["rest"] = True
     return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
 
 
@@ -145,6 +151,14 @@ def slurm_project(slurm_cluster: "Cluster", pytestconfig: pytest.Config) -> str:
     install = ["python3", "-m", "pip", "install", "--quiet", "--user", "--break-system-packages", "--no-deps"]
     slurm_cluster.slurm.runner([*install, "--no-index", "--force-reinstall", str(wheel)]).check()
     return wheel.name
+
+
+@pytest.fixture
+def slurm_rest(slurm_cluster: "Cluster") -> "Rest":
+    """Slurm's REST interface as an ordinary user: submit, wait, job, jobs, nodes, cancel, accounting, request."""
+    from slurmbed.cluster.access import rest
+
+    return rest(slurm_cluster)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from slurmbed.errors import UsageError
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH} gpus config ssh_port workspace mount")
+@with_settings(f"nodes {MADE_WITH} gpus config rest ssh_port workspace mount")
 @click.option("--timeline", is_flag=True, help="print where the time went")
 def up(settings: Settings, timeline: bool) -> None:
     """Start the cluster and wait until it is ready.

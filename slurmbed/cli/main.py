@@ -26,6 +26,7 @@ COMMANDS = {
     "shell": ("slurmbed.cli.reach:shell", "a shell on the login node"),
     "exec": ("slurmbed.cli.reach:execute", "run one command in the cluster"),
     "env": ("slurmbed.cli.reach:env", "make sbatch, srun and others work on this machine"),
+    "token": ("slurmbed.cli.reach:token", "a token for Slurm's REST interface"),
     "logs": ("slurmbed.cli.look:logs", "what the daemons print"),
     "export-logs": ("slurmbed.cli.look:export_logs", "write all logs and Slurm's state into a folder"),
     "scale": ("slurmbed.cli.life:scale", "grow or shrink the running cluster"),

@@ -15,6 +15,7 @@ CHOICES = {"slurm": tuple(VERSIONS), "flavor": tuple(FLAVORS), "torch": get_args
 FLAGS = {
     "nvidia_smi": "--nvidia-smi/--no-nvidia-smi",
     "cgroups": "--cgroups/--no-cgroups",
+    "rest": "--rest/--no-rest",
     "retain": "--retain",
     "adopt": "--adopt",
 }

@@ -1,5 +1,6 @@
 """Commands that reach into a cluster: a shell, one command, and what makes Slurm's commands work on the host."""
 
+import json
 import os
 import shlex
 import sys
@@ -66,6 +67,27 @@ def streams() -> list[str]:
 def replace_by(argv: list[str]) -> None:
     """Become the command, so that its exit status is this one's."""
     os.execvp(argv[0], argv)
+
+
+@click.command()
+@with_settings()
+@user_option
+@click.option("--lifespan", type=click.IntRange(1, 10**8), default=access.LIFESPAN, show_default=True, help="seconds")
+@click.option("--json", "as_json", is_flag=True, help="print the token, its user and the address of slurmrestd")
+def token(settings: Settings, user: str, lifespan: int, as_json: bool) -> None:
+    """Print a token with which slurmrestd believes that a request is a user's.
+
+    \b
+    slurmbed up --rest
+    export $(slurmbed token --user bob --lifespan 600)
+    slurmbed token --json | jq -r .url
+    """
+    cluster = Cluster(settings, say)
+    url = access.rest_url(cluster)
+    made = access.token(cluster, user, lifespan)
+    click.echo(
+        json.dumps({"url": url, "user": user or cluster.user, "token": made}) if as_json else f"SLURM_JWT={made}"
+    )
 
 
 @click.command()

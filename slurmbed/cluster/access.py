@@ -3,12 +3,21 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurmbed.cluster.cluster import Cluster
+from slurmbed.engine.overlay import REST
+from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
+from slurmbed.spec.model import USERS
+
+if TYPE_CHECKING:
+    from slurmbed.slurm.rest import Rest
 
 SHIMS = ROOT / "scripts" / "shims"
 """sbatch, srun and the other commands, for PATH."""
+
+LIFESPAN = 3600  # seconds that a token is valid unless told otherwise
 
 
 def environment(cluster: Cluster, user: str, before: Mapping[str, str]) -> dict[str, str]:
@@ -21,6 +30,40 @@ def environment(cluster: Cluster, user: str, before: Mapping[str, str]) -> dict[
         "SLURMBED_SHARED": ":".join(map(str, cluster.choices().shared)),
         "PATH": os.pathsep.join([str(SHIMS), *path]),
     }
+
+
+def rest_url(cluster: Cluster) -> str:
+    """Where slurmrestd is on this machine. UsageError if the cluster was made without it, or does not run."""
+    cluster.require_running()
+    daemon = cluster.snapshot.services.get(REST)
+    if not (daemon and daemon.rest_port):
+        raise UsageError(f"the cluster {cluster.name} has no {REST}", f"slurmbed up --name {cluster.name} --rest")
+    return f"http://127.0.0.1:{daemon.rest_port}"
+
+
+def token(cluster: Cluster, user: str = "", lifespan: int = LIFESPAN) -> str:
+    """A token with which slurmrestd believes that a request is the user's.
+
+    Args:
+        user: without it the cluster's first.
+        lifespan: seconds.
+
+    Raises:
+        UsageError: the cluster has no such user.
+    """
+    user, spec = user or cluster.user, cluster.snapshot.spec
+    names = [each.name for each in (spec.users if spec else USERS)]
+    if user not in names:
+        raise UsageError(f"the cluster {cluster.name} has no user {user}", f"choose from {', '.join(names)}")
+    made = cluster.as_root(["scontrol", "token", f"username={user}", f"lifespan={lifespan}"]).check().stdout
+    return made.strip().removeprefix("SLURM_JWT=")
+
+
+def rest(cluster: Cluster, user: str = "", lifespan: int = LIFESPAN) -> "Rest":
+    """A client of the cluster's slurmrestd, as the user; arguments and errors as of ``rest_url`` and ``token``."""
+    from slurmbed.slurm.rest import Rest  # who needs none does not wait for requests
+
+    return Rest(rest_url(cluster), token(cluster, user, lifespan))
 
 
 def folder(name: str) -> Path:

@@ -15,7 +15,7 @@ from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.listing import clusters
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
-from slurmbed.cluster.readiness import wait_ready
+from slurmbed.cluster.readiness import wait_for_rest, wait_ready
 from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
@@ -97,6 +97,9 @@ class Cluster:
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = plan.spec.ready_qos if plan.spec else ""
+            if plan.choices.rest:
+                with self.step("slurmrestd"):
+                    wait_for_rest(self.engine, self.name)
             found = wait_ready(self.engine, self.name, self.user, plan.lasting, qos, self.stage())
             changed = delete_nodes_above(found, self.as_root, nodes, self.say)
             if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:
@@ -364,9 +367,10 @@ class Cluster:
         nodes = len(plan.slices)
         self.say(f"starting {nodes} nodes, login, slurmctld, slurmdbd and db")
         self._snapshot = None
-        for arguments in elastic.ways_to_start(plan.lasting, nodes):
+        for arguments in elastic.ways_to_start(plan.lasting, nodes, plan.services):
             self.compose.with_overlay(plan.overlay, plan.environment, *arguments, timeout=300 + nodes).check()
-        self.engine.remove_containers([each.name for number, each in before.nodes.items() if number > nodes])
+        kept = (*plan.services, *(f"node-{number}" for number in range(1, nodes + 1)))
+        self.engine.remove_containers([each.name for each in before.containers if each.service not in kept])
 
     def wait_for_controller(self) -> None:
         """Block until slurmctld and slurmdbd answer sacctmgr."""

@@ -64,12 +64,12 @@ def declare(nodes: Sequence[Node], slices: Sequence[Slice], as_root: AsRoot) -> 
         as_root(["scontrol", "update", f"SuspendExcNodes={names}"]).check()
 
 
-def ways_to_start(lasting: int, nodes: int) -> list[tuple[str, ...]]:
+def ways_to_start(lasting: int, nodes: int, services: Sequence[str] = SERVICES) -> list[tuple[str, ...]]:
     """Compose's arguments, one call after another, that make the containers of all nodes and start the lasting ones."""
     if lasting == nodes:
         return [("up", "--detach", "--no-build", "--remove-orphans")]
-    services = (*SERVICES, *(f"node-{number}" for number in range(1, lasting + 1)))
-    return [("create", "--no-build", "--remove-orphans"), ("up", "--detach", "--no-build", *services)]
+    started = (*services, *(f"node-{number}" for number in range(1, lasting + 1)))
+    return [("create", "--no-build", "--remove-orphans"), ("up", "--detach", "--no-build", *started)]
 
 
 def log_file(engine: Engine, name: str) -> Path:

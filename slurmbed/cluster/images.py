@@ -72,7 +72,7 @@ def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) 
 
 
 def kind_of(service: str) -> str:
-    return {"db": "db", "slurmdbd": "control", "slurmctld": "control"}.get(service, "node")
+    return {"db": "db", "slurmdbd": "control", "slurmctld": "control", "slurmrestd": "control"}.get(service, "node")
 
 
 def build(choices: Choices, first: bool, say: Callable[[str], None], install: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ import yaml
 from slurmbed.cluster import images
 from slurmbed.cluster.host import Host, caller, job_uid
 from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
-from slurmbed.engine.overlay import CHOICES_LABEL, SPEC_LABEL, overlay, with_arguments
+from slurmbed.engine.overlay import CHOICES_LABEL, REST, SERVICES, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import BASE_FILE, COMMAND
@@ -45,6 +45,11 @@ class Plan:
         return sum(not part.elastic for part in self.slices)
 
     @property
+    def services(self) -> tuple[str, ...]:
+        """All but the nodes."""
+        return (*SERVICES, *([REST] if self.choices.rest else []))
+
+    @property
     def users(self) -> Sequence[User]:
         """The first owns the workspace."""
         return self.spec.users if self.spec else USERS
@@ -72,6 +77,7 @@ class Plan:
             shared=self.choices.shared,
             selinux=self.selinux,
             cgroups=self.choices.cgroups,
+            rest=self.choices.rest,
         )
         return with_arguments(made)
 
@@ -86,6 +92,7 @@ class Plan:
             "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
             "SLURMBED_WORKSPACE": str(self.choices.workspace),
             "SLURMBED_KEEP_OWNER": "1" if self.maps_users else "",
+            "COMPOSE_PROFILES": "rest" if self.choices.rest else "",
         }
 
     def is_met_by(self, snapshot: Snapshot) -> bool:
@@ -95,6 +102,7 @@ class Plan:
         return (
             snapshot.slices == dict(enumerate(self.slices, start=1))
             and snapshot.is_running
+            and (REST in snapshot.services) == self.choices.rest
             and all(each.is_running for each in made if each not in snapshot.elastic_nodes)
             and all(each.image_id in wanted for each in made)
             and all(each.labels.get(key) == text for each in made for key, text in self.labels.items())
@@ -189,7 +197,7 @@ def with_asked(now: Choices, settings: Settings) -> Choices:
     """Choices with what the user asks for. UsageError for torch in a flavor that has none."""
     asked = {
         key: value
-        for key in ("slurm", "flavor", "torch", "nvidia_smi", "cgroups", "ssh_port", "workspace", "mount")
+        for key in ("slurm", "flavor", "torch", "nvidia_smi", "cgroups", "rest", "ssh_port", "workspace", "mount")
         if (value := getattr(settings, key)) is not None
     }
     chosen = now.model_copy(update=asked)

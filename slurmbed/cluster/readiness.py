@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import container_name
-from slurmbed.engine.overlay import SERVICES
-from slurmbed.engine.snapshot import Container
+from slurmbed.engine.overlay import REST, SERVICES
+from slurmbed.engine.snapshot import REST_PORT_INSIDE, Container
 from slurmbed.errors import NotReady, WaitTimeout
 from slurmbed.process import last_lines
 from slurmbed.project import COMMAND
 from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
+from slurmbed.wait import Pending, wait_until
 
 IN_VAIN = 2  # exit status of scripts/wait-ready
 PUT_BACK = "as root, put a node back into service: scontrol update NodeName=.. State=RESUME"
@@ -63,6 +64,17 @@ def wait_ready(
         raise WaitTimeout(reason, f"see: {COMMAND} logs", last_lines(done.stderr))
 
     return parse_nodes(told[-1])
+
+
+def wait_for_rest(engine: Engine, name: str) -> None:
+    """Block until slurmrestd listens. WaitTimeout after two minutes."""
+
+    def check() -> None:
+        argv = ["bash", "-c", f"exec 3<>/dev/tcp/{REST}/{REST_PORT_INSIDE}"]
+        if not engine.exec(container_name(name, "slurmctld"), argv, timeout=10).ok:
+            raise Pending("its port is closed")
+
+    wait_until(check, what=f"{REST} listens", timeout=120, hint=f"see: {COMMAND} logs")
 
 
 def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:

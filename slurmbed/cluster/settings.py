@@ -141,6 +141,7 @@ class Settings(BaseModel):
     cgroups: bool | None = Field(
         default=None, description="Slurm's cgroup plugin, where the engine lets it [default: no-cgroups]"
     )
+    rest: bool | None = Field(default=None, description="slurmrestd, for `slurmbed token` [default: no-rest]")
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
         default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
@@ -187,6 +188,7 @@ class Choices(BaseModel):
     torch: Torch = "debian"
     nvidia_smi: bool = True
     cgroups: bool = False
+    rest: bool = False
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
     mount: tuple[Path, ...] = ()

@@ -17,6 +17,9 @@ CHOICES_LABEL = "org.slurmbed.choices"  # what the cluster was made with, as JSO
 SPEC_LABEL = "org.slurmbed.spec"  # the configuration file that it was made with, as JSON
 SLICE_LABEL = "org.slurmbed.slice"  # of a node, as JSON
 SERVICES = ("db", "slurmdbd", "slurmctld", "login")
+REST = "slurmrestd"  # the service and, in docker-compose.yml, the profile "rest" that it needs
+DAEMONS = ("db", "slurmdbd", "slurmctld", REST)
+"""Services that no user's process runs in, so that they see no folder of the host."""
 NODES_IN_BASE_FILE = 2
 BINDS = "SYS_NICE"  # of nodes with CPUs of their own: slurmstepd binds users' processes to theirs
 
@@ -28,6 +31,7 @@ def overlay(
     shared: Sequence[Path] = (),
     selinux: bool = False,
     cgroups: bool = False,
+    rest: bool = False,
 ) -> dict:
     """The overlay.
 
@@ -36,9 +40,10 @@ def overlay(
         shared: folders of the host that login and the nodes see under the same paths.
         selinux: containers may use what has their label alone.
         cgroups: Slurm makes cgroups in those of the nodes.
+        rest: with slurmrestd, whose socket the login node sees.
     """
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
-    services: dict[str, dict] = {name: {} for name in SERVICES}
+    services: dict[str, dict] = {name: {} for name in (*SERVICES, *([REST] if rest else []))}
     for number, part in enumerate(slices, start=1):
         services[f"node-{number}"] = node_service(number, slices[:number])
         services[f"node-{number}"]["labels"] = verbatim({SLICE_LABEL: part.model_dump_json(exclude_defaults=True)})
@@ -55,6 +60,9 @@ def overlay(
     share(services, shared)
     if selinux:
         relabel(services)
+    if rest:
+        socket = {"type": "volume", "source": "rest", "target": "/run/slurmrestd", "read_only": True}
+        services["login"]["volumes"] = [*services["login"].get("volumes", ()), socket]
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
         services[f"node-{number}"] = {"profiles": ["left-out"]}
     return {"services": services}
@@ -123,7 +131,7 @@ def add_lines(services: dict[str, dict], lines: Sequence[str]) -> None:
     """Give slurmctld, login and the nodes lines of slurm.conf."""
     environment = verbatim({"SLURM_CONF_LINES": "\n".join(lines)})
     for name, service in services.items():
-        if name not in ("db", "slurmdbd"):
+        if name not in ("db", "slurmdbd", REST):
             service["environment"] = {**service.get("environment", {}), **environment}
 
 
@@ -132,7 +140,7 @@ def add_folders(services: dict[str, dict], spec: ClusterSpec) -> None:
     mounts = [bind(mount.host, mount.container, mount.read_only) for mount in spec.mounts]
     hooks = [bind(spec.hooks, "/etc/slurm/hooks", read_only=True)] if spec.hooks else []
     for name, service in services.items():
-        if name in ("db", "slurmdbd"):
+        if name in ("db", "slurmdbd", REST):
             continue
         if volumes := hooks if name == "slurmctld" else mounts + hooks:
             service["volumes"] = volumes
@@ -147,7 +155,7 @@ def relabel(services: dict[str, dict]) -> None:
     """Have the engine label the host's folders for containers, the workspace of docker-compose.yml among them."""
     workspace = {"type": "bind", "source": "${SLURMBED_WORKSPACE:-./workspace}", "target": "/workspace"}
     for name, service in services.items():
-        base = () if name in ("db", "slurmdbd", "slurmctld") else (workspace,)
+        base = () if name in DAEMONS else (workspace,)
         if mounts := (*base, *service.get("volumes", ())):
             service["volumes"] = [{**mount, "bind": {"create_host_path": False, "selinux": "z"}} for mount in mounts]
 
@@ -156,7 +164,7 @@ def share(services: dict[str, dict], folders: Sequence[Path]) -> None:
     """Give login and the nodes folders of the host under the same paths."""
     mounts = [bind(str(each), str(each), read_only=False) for each in folders]
     for name, service in services.items():
-        if mounts and name not in ("db", "slurmdbd", "slurmctld"):
+        if mounts and name not in DAEMONS:
             service["volumes"] = [*service.get("volumes", ()), *mounts]
 
 

@@ -16,7 +16,7 @@ from slurmbed.spec.slices import Slice
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 MADE_BY_COMPOSE = "com.docker.compose.config-hash"  # label that only Compose's containers have, and no image
-SSH_PORT_INSIDE = 22
+SSH_PORT_INSIDE, REST_PORT_INSIDE = 22, 6820
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Container:
     labels: Mapping[str, str]
     mounts: Mapping[str, str]
     ssh_port: int | None = None
+    rest_port: int | None = None
     created: int = 0
 
     @classmethod
@@ -53,6 +54,7 @@ class Container:
             labels=labels,
             mounts={each["Destination"]: each.get("Source", "") for each in listed["Mounts"] or ()},
             ssh_port=ports.get(SSH_PORT_INSIDE),
+            rest_port=ports.get(REST_PORT_INSIDE),
             created=listed.get("Created", 0),
         )
 

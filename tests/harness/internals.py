@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dev import testrun
-from slurmbed.cluster import images, readiness
+from slurmbed.cluster import access, images, readiness
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.host import Host
 from slurmbed.cluster.settings import Settings
@@ -16,6 +16,7 @@ from slurmbed.project import ROOT
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.placement import block_layout, parse_ranks, placement, require_separate_nodes
 from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
+from slurmbed.slurm.rest import Rest
 
 __all__ = [
     "ROOT",
@@ -49,6 +50,11 @@ def build_images(cluster: Cluster) -> str:
 def wait_ready(cluster: Cluster, nodes: int) -> None:
     """Block until slurmctld answers, all nodes work and a job ran; NotReady if a container has ended."""
     readiness.wait_ready(cluster.engine, cluster.name, cluster.user, nodes)
+
+
+def rest_client(cluster: Cluster, user: str = "") -> Rest:
+    """A client of the cluster's slurmrestd with a token of the user."""
+    return access.rest(cluster, user)
 
 
 def write(cluster: Cluster, file: str, content: bytes) -> Path:

@@ -48,6 +48,17 @@ def test_options_are_settings(project):
     said.stdout.fnmatch_lines(['*"name":"mine","nodes":3,"gpus":"h100:2","slurm":"26.05","flavor":"full"*'])
 
 
+def test_a_test_that_uses_the_rest_interface_gets_it(project, pytester):
+    test = "def test_rest(request):\n    if False: request.getfixturevalue('slurm_rest')\n"
+    (pytester.path / "My Project" / "test_rest.py").write_text(test)
+    assert '"rest"' not in project().stdout.str()
+    (pytester.path / "My Project" / "conftest.py").write_text(
+        "import pytest\n@pytest.fixture\ndef slurm_rest(): return None"
+    )
+    (pytester.path / "My Project" / "test_rest.py").write_text("def test_rest(slurm_rest): pass")
+    project().stdout.fnmatch_lines(['*"rest":true*'])
+
+
 def test_a_bad_option_is_said_in_words(project):
     said = project("--slurm-nodes=many")
     said.assert_outcomes(errors=1)

@@ -16,7 +16,7 @@ from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.snapshot import Named, Snapshot
 from slurmbed.project import ROOT
 
-COMMANDS_ALONE = {"init", "list", "exec", "env", "export-logs", "config", "images"}  # no target of make's
+COMMANDS_ALONE = {"init", "list", "exec", "env", "token", "export-logs", "config", "images"}  # no target of make's
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 

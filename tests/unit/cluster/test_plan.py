@@ -65,6 +65,14 @@ def test_a_container_that_was_made_otherwise_is_made_anew(stale):
     assert not first.is_met_by(made(first, stale=stale))
 
 
+def test_slurmrestd_comes_and_goes():
+    without, with_it = plan(), plan(Settings(name="c", rest=True))
+    assert (without.environment["COMPOSE_PROFILES"], with_it.environment["COMPOSE_PROFILES"]) == ("", "rest")
+    assert set(with_it.overlay["services"]) - set(without.overlay["services"]) == {"slurmrestd"}
+    assert plan(Settings(name="c"), made(with_it)).is_met_by(made(with_it)), "what is not said stays as it is"
+    assert not plan(Settings(name="c", rest=False), made(with_it)).is_met_by(made(with_it))
+
+
 def test_a_stopped_cluster_and_one_to_be_larger_are_not_as_planned():
     first = plan()
     assert not first.is_met_by(made(first, state="exited"))

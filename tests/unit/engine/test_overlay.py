@@ -69,6 +69,14 @@ def test_emulated_gpus_are_device_files_and_take_no_capability():
     assert not {"deploy", "cap_add"} & set(services["node-1"])
 
 
+def test_with_slurmrestd_the_login_node_sees_its_socket():
+    made = overlay([ONE, ONE], None, {"of": "all"}, selinux=True, rest=True)["services"]
+    assert made["slurmrestd"] == {"labels": {"of": "all"}}
+    socket = {"type": "volume", "source": "rest", "target": "/run/slurmrestd", "read_only": True}
+    assert made["login"]["volumes"][-1] == socket
+    assert not any(socket in made[name].get("volumes", ()) for name in ("slurmctld", "node-1"))
+
+
 def test_one_node_leaves_the_second_out():
     assert services_of(ONE)["node-2"] == {"profiles": ["left-out"]}
 
