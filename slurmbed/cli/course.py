@@ -15,6 +15,7 @@ from slurmbed.course import launchers as launching
 from slurmbed.course import mnist as digits
 from slurmbed.course import train as training
 from slurmbed.errors import UsageError
+from slurmbed.project import COMMAND
 
 steps_option = click.option("--steps", type=click.IntRange(1, 10**9), help="optimiser steps [default: of the program]")
 text_option = click.option(
@@ -141,5 +142,7 @@ def require_flavor(cluster: Cluster, *fit: str) -> None:
     """UsageError unless the nodes have, or are to have, one of these flavors."""
     flavor = cluster.settings.flavor or cluster.choices().flavor
     if flavor not in fit:
-        reason = f"the nodes of {cluster.name} have the flavor {flavor} ({FLAVORS[flavor]}); this needs {fit[-1]}"
-        raise UsageError(reason, f"slurmbed up --name {cluster.name} --flavor {fit[-1]}")
+        reason = (
+            f"the nodes of {cluster.name} have the flavor {flavor} ({FLAVORS[flavor]}); this needs --flavor {fit[-1]}"
+        )
+        raise UsageError(reason, f"{COMMAND} up NAME={cluster.name} FLAVOR={fit[-1]}")

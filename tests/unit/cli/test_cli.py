@@ -169,7 +169,7 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
 def test_what_needs_torch_names_the_flavor_that_has_it(capsys, engine, target):
     said = refused(capsys, target, "FLAVOR=slim", "NAME=x")
     assert "the nodes of x have the flavor slim" in said
-    assert "slurmbed up --name x --flavor full" in said
+    assert "this needs --flavor full\nmake up NAME=x FLAVOR=full" in said
 
 
 def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, monkeypatch):
