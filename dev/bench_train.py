@@ -46,6 +46,8 @@ class Row:
 WIDE = "--batch-size 32 --steps 120 --eval-every 120"
 ONE, TWO = "nanoGPT's settings, 1 process, 2 threads", "ours, 1 process, 2 threads"
 SINGLE, DDP, TP = "ours, 1 process, 1 thread", "ours, ddp, 2 nodes x 1 thread", "ours, tp, 2 nodes x 1 thread"
+# The same by the sockets of workspace/ranks/sockets.py, beside PyTorch's gloo.
+DDP_SOCKET, TP_SOCKET = f"{DDP}, by sockets", f"{TP}, by sockets"
 DOUBLE = "ours, ddp, 2 nodes x 1 thread, twice the batch (speed only)"
 ROWS = (
     Row("nanoGPT's settings, 1 process, 1 thread", "none", 1, NANOGPT),
@@ -54,6 +56,8 @@ ROWS = (
     Row(TWO, "none", 2, OURS),
     Row(DDP, "ddp", 1, OURS),
     Row(TP, "tp", 1, OURS),
+    Row(DDP_SOCKET, "ddp", 1, f"{OURS} --all-reduce socket"),
+    Row(TP_SOCKET, "tp", 1, f"{OURS} --all-reduce socket"),
     Row(DOUBLE, "ddp", 1, WIDE),
 )
 
@@ -166,6 +170,7 @@ def ratios(timed: dict[str, list[TimedRun]]) -> list[str]:
     best = min((DDP, TP), key=lambda name: (not reached[name], seconds[name]))
     times = f"{'' if reached[ONE] else 'at least '}{seconds[ONE] / seconds[best]:.1f}"
     return [
+        f"tokens/s, sockets / gloo: ddp {speed[DDP_SOCKET] / speed[DDP]:.2f}, tp {speed[TP_SOCKET] / speed[TP]:.2f}",
         f"tokens/s, tp over 2 nodes / 1 process with 2 threads: {speed[TP] / speed[TWO]:.2f}",
         f"tokens/s, ddp over 2 nodes / twice 1 process with 1 thread: {speed[DDP] / 2 / speed[SINGLE]:.2f} on the same "
         f"batch, {speed[DOUBLE] / 2 / speed[SINGLE]:.2f} with a batch of that size on each rank",

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 import parallel
 from gpt import config as configuration
@@ -200,7 +199,7 @@ class Run(Trainer):
             f"model: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
             f"context {config.block_size}, seed {config.seed}\n"
             f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s) "
-            f"on {self.device.type}, {dist.get_backend()}",
+            f"on {self.device.type}, over {communication.chosen(self.device)}",
             flush=True,
         )
         if self.first_step:

@@ -32,6 +32,7 @@ def report_page(result: RunResult, command: str) -> str:
     return TEMPLATES.get_template("run.html").render(
         title=f"Job {result.placed[0].rank.job_id}: {result.title}",
         summary=result.summary,
+        transports=result.transports,
         placed=result.placed,
         command=command,
         loss_png=png(figures.loss_figure(result.metrics, result.summary["text"]["name"])),

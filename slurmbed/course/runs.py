@@ -55,6 +55,11 @@ class RunResult:
         return STRATEGY_NAMES.get(self.strategy, self.strategy) + (f" over {ranks} ranks" if ranks > 1 else "")
 
     @property
+    def transports(self) -> str:
+        """What carried the collectives and messages of its ranks, like "gloo and socket"; empty if there were none."""
+        return " and ".join(self.summary["transports"])
+
+    @property
     def nodes(self) -> int:
         """How many nodes it ran on."""
         return len({item.slurm_node for item in self.placed})

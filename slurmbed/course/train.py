@@ -115,10 +115,11 @@ def show(console: Console, result: RunResult) -> None:
         table.add_row(str(item.rank.rank), item.rank.host, item.slurm_node, item.rank.shard)
     console.print(table)
     text = summary["text"]["name"]
+    carried = f", by {result.transports}" if result.transports else ""
     console.print(
         f"{summary['steps']} steps on {text}: train loss {summary['train_loss']:.3f}, "
         f"validation loss {summary['val_loss']:.3f}, {summary['tokens_per_s']:,.0f} tokens/s, "
-        f"{summary['communication_share']:.0%} of the time in communication",
+        f"{summary['communication_share']:.0%} of the time in communication{carried}",
         highlight=False,
     )
     console.rule("sample")

@@ -2,10 +2,12 @@
 
 import json
 import time
+from contextlib import ExitStack
 from functools import partial
 from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
 
 import parallel
 from processes import spawn
@@ -14,6 +16,7 @@ from run.journal import Journal
 from steps import STEPS, start
 
 COMPUTING, EXCHANGE = 2.0, 0.25  # seconds
+EXCHANGES = {"socket": ((Peers, "exchange"),), "backend": ((dist, "all_reduce"), (dist, "all_gather"))}
 
 
 class Clock:
@@ -36,15 +39,15 @@ class Clock:
         return wrapper
 
 
-def timed(rank, world_size, strategy, folder):
+def timed(rank, world_size, strategy, transport, folder):
     """A run's figures, and how often its steps exchanged something."""
     strategy, clock = parallel.load(strategy), Clock()
-    trainer = start(strategy, "float32")
-    with (
-        patch.object(time, "perf_counter", lambda: clock.now),
-        patch.object(strategy, "backward", clock.computing(strategy.backward)),
-        patch.object(Peers, "exchange", clock.exchanging(Peers.exchange)),
-    ):
+    trainer = start(strategy, "float32", all_reduce=transport)
+    with ExitStack() as patched:
+        patched.enter_context(patch.object(time, "perf_counter", lambda: clock.now))
+        patched.enter_context(patch.object(strategy, "backward", clock.computing(strategy.backward)))
+        for where, name in EXCHANGES[transport]:
+            patched.enter_context(patch.object(where, name, clock.exchanging(getattr(where, name))))
         journal = Journal(folder, trainer.config, rank == 0, first_step=0)
         for step in range(1, STEPS + 1):
             trainer.step(step, journal)
@@ -53,9 +56,10 @@ def timed(rank, world_size, strategy, folder):
     return journal.figures(), exchanges
 
 
+@pytest.mark.parametrize("transport", EXCHANGES)
 @pytest.mark.parametrize("strategy", ["ddp", "tp"])
-def test_figures_of_two_ranks(tmp_path, strategy):
-    worker = partial(timed, strategy=strategy, folder=tmp_path)
+def test_figures_of_two_ranks(tmp_path, strategy, transport):
+    worker = partial(timed, strategy=strategy, transport=transport, folder=tmp_path)
     worker.__name__ = "timed"
     for figures, exchanges in spawn(worker, 2, tmp_path):
         assert exchanges >= STEPS

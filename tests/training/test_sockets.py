@@ -30,12 +30,13 @@ def tensors(rank):
 
 def reduce_all(rank, world_size):
     found = {}
+    communication.configure(Config(all_reduce="socket"))
     for name, tensor in tensors(rank):
         before = tensor.clone()
         for operation, op in OPERATIONS.items():
             found[name, operation] = communication.all_reduce(tensor, "forward", op)
         assert torch.equal(tensor, before), f"{name} was changed"
-    communication.configure(Config(wire="bfloat16"))
+    communication.configure(Config(all_reduce="socket", wire="bfloat16"))
     large = torch.randn(SHAPES["large"], generator=torch.Generator().manual_seed(rank))
     found["rounded"] = communication.all_reduce(large, "forward", rounded=True)
     found["exact"] = communication.all_reduce(large, "forward")
@@ -47,10 +48,11 @@ def reduce_all(rank, world_size):
         sizes = [2, 0, 3][:world_size]
         share = torch.full((sizes[rank], 4), float(rank))
         found["gathered", transport] = communication.all_gather(share, sizes, "optimizer")
-    communication.configure(Config())
+    communication.configure(Config(all_reduce="socket"))
     pair = dist.new_group([0, world_size - 1])
     if rank in (0, world_size - 1):
         found["pair"] = communication.all_reduce(torch.tensor(rank + 1.0), "forward", group=pair)
+    communication.configure(Config())
     return found
 
 

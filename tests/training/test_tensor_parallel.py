@@ -25,8 +25,8 @@ CAUGHT_BY = {
 # Without a defect, in float64.
 CASES = {
     "accumulated": {"accumulate": 3},
-    "by torch": {"all_reduce": "backend"},
-    "accumulated by torch": {"accumulate": 3, "all_reduce": "backend"},
+    "by sockets": {"all_reduce": "socket"},
+    "accumulated by sockets": {"accumulate": 3, "all_reduce": "socket"},
 }
 HUGE = 1e4  # logits, whose exp is infinite
 

@@ -127,9 +127,11 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
     ("parallel", "flags", "transports"),
     [
         ("tp", ("--all-reduce", "socket"), {"socket"}),
-        ("tp", ("--all-reduce", "backend"), {"gloo"}),
-        ("tp-dtensor", (), {"gloo", "socket"}),  # the gradient's norm is ours
-        ("ddp", ("--all-reduce", "backend"), {"gloo"}),
+        ("tp", (), {"gloo"}),
+        ("tp-dtensor", ("--all-reduce", "socket"), {"gloo", "socket"}),  # of these the gradient's norm
+        ("ddp", (), {"gloo"}),
+        ("ddp", ("--all-reduce", "socket"), {"socket"}),
+        ("pp", (), {"gloo"}),
     ],
 )
 def test_a_run_names_what_carried_its_sums(run, parallel, flags, transports):

@@ -29,9 +29,9 @@ class Config:
     microbatches: int = knob(4, "pp: pieces of a batch that are under way in the pipeline")
     bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients that travel together")
     all_reduce: str = knob(
-        "socket",
-        "how tp, ddp and hybrid sum on CPUs: socket: by ranks/sockets.py, in one thread; backend: by torch",
-        ("socket", "backend"),
+        "backend",
+        "backend: torch sums, over gloo or nccl; socket: on CPUs tp, ddp and hybrid sum by ranks/sockets.py",
+        ("backend", "socket"),
     )
     wire: str = knob("float32", "tp, ddp, hybrid: precision of what travels in every step", ("float32", "bfloat16"))
 

@@ -29,8 +29,8 @@ def shard_description(config, symbols, rank, world_size):
 
 
 def prepare(model, config, group=None):
-    """The model as this rank trains it: behind a wrapper that sums gradients, with `--all-reduce backend` while
-    backward goes on; over sockets backward waits for each bucket, which is sooner where a rank has one core.
+    """The model as this rank trains it: behind a wrapper that sums gradients while backward goes on. With `--all-reduce
+    socket` backward waits for each bucket, which is sooner where a rank has one core.
 
     Gradients travel in buckets of `bucket_mb` MB, the last layers first, each as soon as it is full. In the first step
     there is one bucket: the order in which gradients come is not known yet.

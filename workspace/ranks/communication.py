@@ -44,6 +44,11 @@ def transport(group=None):
     return "nccl" if "nccl" in dist.get_backend_config(group) else dist.get_backend(group)
 
 
+def chosen(device):
+    """The transport of sums of what is on the device, as far as they are this module's."""
+    return "socket" if settings.all_reduce == "socket" and device.type == "cpu" else transport()
+
+
 def marked(what, kind, group=None):
     """A mark for torch.profiler, by which timeline.py knows the ranks of a collective."""
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -54,7 +59,7 @@ def marked(what, kind, group=None):
 class Settings:
     """What a run chose of config.py; see there."""
 
-    all_reduce: str = "socket"
+    all_reduce: str = "backend"
     wire: str = "float32"
     timeout: int = 300
 

@@ -15,7 +15,7 @@ BY_SLURM = (*SIZE, "--ntasks-per-node=2")  # Slurm starts the ranks, else one la
 MPI = [(*SIZE, "--cpus-per-task=2", "launchers/mpirun.sbatch"), (*BY_SLURM, "launchers/pmix.sbatch")]
 SSH = (*SIZE, "--cpus-per-task=2", "--mem=1G", "launchers/deepspeed-ssh.sbatch")
 DEEPSPEED = [pytest.param(SSH, marks=pytest.mark.matrix), (*BY_SLURM, "launchers/deepspeed-srun.sbatch")]
-TRAINING = ("train.py", "--parallel=ddp", "--backend=mpi", "--all-reduce=backend", "--steps=5", "--profile-step=0")
+TRAINING = ("train.py", "--parallel=ddp", "--backend=mpi", "--steps=5", "--profile-step=0")
 
 
 def by_script(words: tuple[str, ...]) -> str:

@@ -76,6 +76,7 @@ def test_the_report_of_a_run():
     (lead, *_) = page.texts["p"]
     assert f"{result.summary['val_loss']:.3f} after 40 steps" in lead
     assert "tinyshakespeare (100,000 characters, 61 symbols,\nfrom tinyshakespeare.txt); 829,568 parameters" in lead
+    assert "29% of the time in communication, by gloo;" in lead
     assert "All ranks ran on one machine" in page.texts["p"][1]
     assert page.cells == [
         ["rank", "node (log)", "node (Slurm)", "what it holds"],
@@ -114,6 +115,7 @@ def test_the_report_of_a_comparison():
     assert page.pictures == ["loss curves", "timeline", "shard map", "shard map"]
     headings, *rows = page.cells[:3]
     assert [row[:3] for row in rows] == [["none", "1", "1"], ["tp", "2", "2"]]
+    assert [dict(zip(headings, row, strict=True))["carried by"] for row in rows] == ["", "gloo"]
     assert dict(zip(headings, rows[1], strict=True))["collectives a step"] == "14"
     assert [dict(zip(headings, row, strict=True))["difference to none"] for row in rows] == ["+0.0e+00", "+2.5e-01"]
     assert page.texts["h3"] == ["one process", "tensor parallel over 2 ranks"]
@@ -123,7 +125,7 @@ def test_the_report_of_a_comparison():
 def test_figures_are_flush_right_and_names_are_not():
     page = Page(comparison(recorded("none")))
     cells = [name for tag, name in page.classes if tag in ("td", "th")]
-    assert cells == ([None] + ["number"] * 7) * 2 + ["number", None, None, None] * 2
+    assert cells == ([None] + ["number"] * 8) * 2 + ["number", None, None, None] * 2
 
 
 def test_without_none_there_is_nothing_to_differ_from():
