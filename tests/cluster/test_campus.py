@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness import engine
-from harness.clusters import WORKSPACE, make_cluster, running
+from harness.clusters import copy_of_workspace, make_cluster, running
 from harness.internals import ROOT, Cluster, parse_table
-from harness.jobs import refusal, srun_by_rank, until
+from harness.jobs import refusal, srun_by_rank, until, wait_until_idle
+from harness.lessons import ON_CAMPUS, keeps_its_promises, page
 from harness.names import NAME
 from slurmbed.errors import UsageError
 from slurmbed.wait import Pending, wait_until
@@ -39,8 +40,8 @@ def campus_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def campus(image, campus_file, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("campus")
-    with running(f"{NAME}-campus", config=campus_file, workspace=folder) as cluster:
+    workspace = copy_of_workspace(tmp_path_factory.mktemp("campus"))
+    with running(f"{NAME}-campus", config=campus_file, workspace=workspace) as cluster:
         yield cluster
 
 
@@ -128,8 +129,6 @@ def test_a_normal_job_takes_the_place_of_a_preemptible_one_which_is_queued_again
 def test_what_slurm_preempts_saves_is_queued_again_and_goes_on(campus, submit):
     """By submitit, in the grace time of the QOS; the program checks its own result."""
     folder = engine.workspace(campus)
-    shutil.copytree(WORKSPACE / "launchers", folder / "launchers")
-    campus.slurm.runner(["mkdir", "runs"]).check()
     words = ("python3", "launchers/submitit_features.py", "preempt", "--qos", "preemptible")
     with ThreadPoolExecutor() as threads:
         program = threads.submit(engine.on_login, campus, words, timeout=400)
@@ -150,6 +149,12 @@ def steps_begun(folder: Path) -> str:
         if "started at step" in log.read_text():
             return log.name.partition("_")[0]
     raise Pending("no such line in runs/submitit")
+
+
+@pytest.mark.parametrize("lesson", ON_CAMPUS)
+def test_a_lesson_on_the_campus(campus, lesson):
+    wait_until_idle(campus)
+    keeps_its_promises(campus, page(lesson).commands)
 
 
 def preempted(cluster: Cluster, job_id: str) -> None:
