@@ -14,7 +14,6 @@ them.
 import hashlib
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -142,15 +141,9 @@ def slurm_shared(slurm_cluster: "Cluster", request: pytest.FixtureRequest) -> Pa
 @pytest.fixture(scope="session")
 def slurm_project(slurm_cluster: "Cluster", pytestconfig: pytest.Config) -> str:
     """The project under test, installed for the user on all nodes without its dependencies; the name of its wheel."""
-    folder = next(iter(slurm_cluster.choices().shared)) / ".slurmbed" / "wheel"
-    slurm_cluster.slurm.runner(["sh", "-c", 'rm -rf "$1" && mkdir -p "$1"', "sh", str(folder)]).check()
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    subprocess.run([*build, str(folder), str(pytestconfig.rootpath)], check=True, timeout=600)
-    (wheel,) = folder.glob("*.whl")
-    # /home is one folder for all nodes.
-    install = ["python3", "-m", "pip", "install", "--quiet", "--user", "--break-system-packages", "--no-deps"]
-    slurm_cluster.slurm.runner([*install, "--no-index", "--force-reinstall", str(wheel)]).check()
-    return wheel.name
+    from slurmbed.cluster.packages import load
+
+    return load(slurm_cluster, pytestconfig.rootpath, dependencies=False)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ COMMANDS = {
     "status": ("slurmbed.cli.look:status", "nodes and jobs"),
     "shell": ("slurmbed.cli.reach:shell", "a shell on the login node"),
     "exec": ("slurmbed.cli.reach:execute", "run one command in the cluster"),
+    "load": ("slurmbed.cli.reach:load", "install a Python project or a wheel on all nodes"),
     "env": ("slurmbed.cli.reach:env", "make sbatch, srun and others work on this machine"),
     "token": ("slurmbed.cli.reach:token", "a token for Slurm's REST interface"),
     "logs": ("slurmbed.cli.look:logs", "what the daemons print"),

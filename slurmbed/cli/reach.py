@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from slurmbed.cli.console import say
+from slurmbed.cli.console import console, say
 from slurmbed.cli.options import with_settings
-from slurmbed.cluster import access
+from slurmbed.cluster import access, packages
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
@@ -58,6 +58,25 @@ def execute(settings: Settings, user: str, node: str, arguments: tuple[str, ...]
     container = services[node].name
     user = user or cluster.user
     replace_by(["docker", "exec", "--user", user, "--workdir", workdir, *streams(), container, *arguments])
+
+
+@click.command()
+@with_settings()
+@user_option
+@click.option("--no-deps", is_flag=True, help="without the packages that it depends on; nothing is downloaded")
+@click.argument("path", type=click.Path(path_type=Path))
+def load(settings: Settings, user: str, no_deps: bool, path: Path) -> None:
+    """Install the Python project in the folder PATH, or a wheel, on all nodes, for one user.
+
+    \b
+    slurmbed load . && slurmbed exec -- srun -N2 python3 -m myproject
+    slurmbed load dist/myproject-1.0-py3-none-any.whl --user bob --no-deps
+    """
+    packages.require_package(path)
+    cluster = Cluster(settings, say)
+    cluster.require_running()
+    wheel = packages.load(cluster, path, user, dependencies=not no_deps)
+    console.print(f"installed {wheel} for {user or cluster.user} on all nodes", highlight=False, soft_wrap=True)
 
 
 def streams() -> list[str]:

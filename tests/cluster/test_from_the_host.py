@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,29 @@ def test_status_and_list_are_there_for_programs(cluster, submit):
     [this] = [each for each in listed if each["name"] == NAME]
     assert (this["state"], this["nodes"]) == ("running", 2)
     assert this["owner"] == subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def wheel(tmp_path) -> Path:
+    """A wheel without dependencies: PEP 427."""
+    files = {
+        "loaded.py": "WORD = 'is there'",
+        "loaded-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: loaded\nVersion: 1.0\n",
+        "loaded-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "loaded-1.0.dist-info/RECORD": "",
+    }
+    path = tmp_path / "loaded-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_a_wheel_is_loaded_onto_all_nodes(cluster, wheel):
+    loaded = slurmbed("load", str(wheel))
+    assert loaded.returncode == 0, loaded.stderr
+    said = slurmbed("exec", "--", "srun", "-N2", "python3", "-c", "import loaded; print(loaded.WORD)")
+    assert said.stdout.splitlines() == ["is there"] * 2, said.stderr
 
 
 SECRETS = [  # service, owner, file

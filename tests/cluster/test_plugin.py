@@ -66,6 +66,11 @@ def test_nodes_have_what_jobs_need_and_no_more(slurm_cluster):
     assert slurm_cluster.choices().flavor == "slim"
 
 
+def test_the_rest_interface(slurm_rest, slurm_user):
+    job_id = slurm_rest.submit("#!/bin/sh\\nid -un", standard_output="/dev/null")
+    assert slurm_rest.wait(job_id, 120).state == "COMPLETED"
+
+
 def test_ssh(slurm_ssh):
     done = subprocess.run([*slurm_ssh, "hostname"], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "login", done.stderr

@@ -16,7 +16,8 @@ from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.snapshot import Named, Snapshot
 from slurmbed.project import ROOT
 
-COMMANDS_ALONE = {"init", "list", "exec", "env", "token", "export-logs", "config", "images"}  # no target of make's
+# No targets of make's.
+COMMANDS_ALONE = {"init", "list", "exec", "env", "token", "load", "export-logs", "config", "images"}
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -114,6 +115,8 @@ def test_a_shell_completes_commands_and_choices():
         (["up", "MOUNT=/no/such"], "MOUNT=/no/such: not a folder"),
         (["config", "check", "/no/such"], "CONFIG=/no/such: No such file"),
         (["exec"], "Missing argument 'ARGUMENTS...'"),
+        (["load", "/no/such.whl"], "/no/such.whl is neither a wheel nor a folder with a pyproject.toml"),
+        (["load", str(ROOT / "docs")], "is neither a wheel nor a folder"),
         (["export-logs", str(ROOT)], "is there and not empty"),
         (["up", "CONFIG=/no/such"], "CONFIG=/no/such: no such file"),
         (["upp"], "there is no command 'upp'\ndid you mean up?"),
