@@ -113,7 +113,7 @@ def init(folder: Path) -> None:
     """Copy the example workspace (training programs, job scripts, lessons) into FOLDER.
 
     \b
-    slurmbed init mine && slurmbed up --workspace mine
+    slurmbed init mine && slurmbed up --workspace mine --flavor full
     """
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         raise UsageError(f"{folder} is there and not empty", "name a new folder")
@@ -121,4 +121,4 @@ def init(folder: Path) -> None:
     shutil.copytree(project.WORKSPACE, folder, ignore=written, symlinks=True, dirs_exist_ok=True)
     for name in ("data", "runs"):
         (folder / name).mkdir(exist_ok=True)
-    console.print(f"copied the workspace; use it: slurmbed up --workspace {folder}", soft_wrap=True)
+    console.print(f"copied the workspace; use it: slurmbed up --workspace {folder} --flavor full", soft_wrap=True)
