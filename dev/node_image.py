@@ -17,7 +17,7 @@ ENVIRONMENT = (*INSTRUCTION_SETS, "PYTHONDONTWRITEBYTECODE=1", "HOME=/tmp", "OMP
 
 def built() -> str:
     """The name of the image, built if it is not there."""
-    cluster = Cluster(Settings(name=testrun.name(), slurm=os.environ.get(testrun.SLURM)), say)
+    cluster = Cluster(Settings.model_validate({"name": testrun.name(), **testrun.chosen()}), say)
     plan = cluster.plan()
     cluster.build(plan.choices)
     return images.image("node", plan.choices)

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -17,9 +18,12 @@ SUITES = {
     "unit": ("unit",),
     "training": ("training", "mutations"),
     "cluster": ("cluster",),
+    "newest": ("newest",),
     "smoke": ("unit", "smoke"),  # in two minutes, once there are images
 }
-ALL = ("unit", "training", "mutations", "cluster")
+ALL = ("unit", "training", "mutations", "newest", "cluster")
+# What all clusters of a suite have, other than the defaults.
+CHOSEN = {"newest": {testrun.SLURM: list(VERSIONS)[-1], testrun.FLAVOR: "slim"}}
 LIMIT = 4800  # seconds for one suite
 TESTS_FAILED = 1  # pytest's exit status
 FEW = 5  # tests that are run again if they fail; more are no chance
@@ -29,11 +33,13 @@ SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--du
 # The tests that say most of a version of Slurm: jobs, accounting, faults, GPUs, containers, each launcher.
 CORE = (
     *("test_arrays", "test_around_jobs", "test_campus", "test_commands", "test_containers", "test_elastic_nodes"),
-    *("test_gpu", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi", "test_odd", "test_survive"),
+    *("test_gpu", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi", "test_odd", "test_own_cpus"),
+    *("test_survive",),
 )
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),
+    "newest": ("tests/cluster", "-m", "newest"),
     "smoke": ("tests/cluster", "-m", "smoke"),
     "launchers": ("tests/cluster/launchers", *SIDE_BY_SIDE),
     "clients": ("tests/cluster/clients",),
@@ -48,12 +54,27 @@ def test(only: str | None) -> None:
     failed = 0
     for name in SUITES[only] if only else ALL:
         say(f"---- {name} tests ----")
-        words = command(name)
-        code = run(words, timeout=LIMIT, capture=False).returncode
-        if code == TESTS_FAILED and name == "cluster":
-            code = alone(words)
+        with variables(CHOSEN.get(name, {})):
+            words = command(name)
+            code = run(words, timeout=LIMIT, capture=False).returncode
+            if code == TESTS_FAILED and name in ("newest", "cluster"):
+                code = alone(words)
         failed = failed or code
     sys.exit(failed)
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """With these variables in the environment."""
+    before = {name: os.environ.pop(name, None) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def alone(words: Sequence[str]) -> int:
@@ -90,12 +111,17 @@ def test_clients() -> None:
 @click.command("test-versions")
 @click.option("--only", type=click.Choice(list(VERSIONS)), help="one version of Slurm [default: all but the default]")
 def test_versions(only: str | None) -> None:
-    """Run the core of the cluster tests with other versions of Slurm. The exit status is that of the first failure."""
+    """Run the training tests and the core of the cluster tests with other versions of Slurm, and of torch.
+
+    The exit status is that of the first failure.
+    """
     failed = 0
     for version in [only] if only else list(VERSIONS)[1:]:
-        say(f"---- cluster tests, Slurm {version} ----")
-        os.environ[testrun.SLURM] = version
-        failed = failed or run(command("versions"), timeout=LIMIT, capture=False).returncode
+        for name in ("training", "versions"):
+            say(f"---- {name} tests, Slurm {version} ----")
+            with variables({testrun.SLURM: version}):
+                code = run(command(name), timeout=LIMIT, capture=False).returncode
+            failed = failed or code
     sys.exit(failed)
 
 

@@ -14,9 +14,15 @@ from pathlib import Path
 from slurmbed.process import INHERITED
 
 SLURM = "SLURMBED_TEST_SLURM"  # the version of Slurm that clusters of tests have, if it is not the default
+FLAVOR = "SLURMBED_TEST_FLAVOR"  # the flavor of their node image
 VARIABLE = "SLURMBED_TEST_RUN"  # tells a run's name to the processes that it starts
 FOLDER = Path("/tmp")  # not $TMPDIR: all users of an engine have to meet
 NAME = re.compile("slurmbed-test-[0-9a-f]{4}")
+
+
+def chosen() -> dict[str, str | None]:
+    """The settings that all clusters of tests have; None is the default."""
+    return {"slurm": os.environ.get(SLURM), "flavor": os.environ.get(FLAVOR)}
 
 
 def name() -> str:

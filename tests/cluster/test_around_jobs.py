@@ -62,6 +62,7 @@ def test_another_job_of_the_same_user_keeps_what_it_has_started(cluster, submit,
 
 
 @pytest.mark.smoke
+@pytest.mark.newest
 def test_another_user_and_daemons_are_spared(cluster, run_job):
     engine.execute(cluster, "node-1", ["sh", "-c", DETACHED.format(98765)], user="bob").check()
     try:

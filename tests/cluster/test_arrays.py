@@ -44,6 +44,7 @@ def test_an_array_of_which_one_task_fails_has_failed(cluster, submit):
     assert [(row.id, row.state) for row in cluster.slurm.accounting(f"{array}_1")] == [(f"{array}_1", "FAILED")]
 
 
+@pytest.mark.newest
 def test_tasks_that_have_not_started_are_one_record(cluster, submit):
     array = submit("--hold", "--array=0-9%3", "--output=/dev/null", "--wrap", "true")
     (waiting,) = cluster.slurm.jobs(array)
@@ -62,6 +63,7 @@ def test_a_task_of_an_array_has_its_own_layout(cluster, submit):
         assert cluster.slurm.accounted_layout(f"{array}_{task}") == {0: "node-1", 1: "node-2"}
 
 
+@pytest.mark.newest
 def test_a_heterogeneous_job_is_its_components(cluster, workspace, submit):
     job_id = submit("--output=runs/%j.log", "--exclusive", *TWO_COMPONENTS, "--exclusive")
     cluster.slurm.wait_completed(job_id, 120, log=(workspace / "runs" / f"{job_id}.log").read_text)

@@ -98,6 +98,7 @@ OF_IMAGES = {"PATH", "LANG"}
 OF_JOBS = re.compile(r"(SLURM|SLURMD|SRUN|HYDRA|I_MPI|OMPI|PRTE)_|HOME$|HOSTNAME$|BASH_ENV$|PWD$|SHLVL$|TMPDIR$|_$")
 
 
+@pytest.mark.newest
 def test_nothing_that_a_container_is_told_reaches_its_users(cluster):
     for service in ALL:
         made = {each.partition("=")[0] for each in engine.inspect(cluster, service)["Config"]["Env"]}

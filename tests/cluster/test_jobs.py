@@ -1,7 +1,6 @@
 """Jobs through sbatch: where their ranks land, who they run as, what accounting says."""
 
 import json
-import os
 
 import pytest
 
@@ -24,6 +23,7 @@ QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layer
 
 
 @pytest.mark.smoke
+@pytest.mark.newest
 def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
     nodes = cluster.slurm.nodes()
     assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 2048), ("node-2", 2, 2048)]
@@ -74,6 +74,7 @@ def test_a_job_that_asks_for_one_node_lands_on_one(cluster, run_job):
 
 
 @pytest.mark.smoke
+@pytest.mark.newest
 def test_ranks_follow_the_numbers_of_the_nodes(run_job):
     _, log = run_job("--nodes=2", "--wrap", "srun --label hostname")
     assert sorted(log.splitlines()) == ["0: node-1", "1: node-2"]
@@ -90,6 +91,7 @@ def test_a_failing_job_is_told_with_its_exit_code_and_log(run_job):
 
 
 @pytest.mark.smoke
+@pytest.mark.newest
 def test_accounting_has_the_failure(cluster):
     job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "exit 4")
     cluster.slurm.wait(job_id, 60)
@@ -104,6 +106,7 @@ def test_accounting_has_the_failure(cluster):
     assert (run.user, run.state, run.exit_code) == ("alice", "FAILED", "4:0")
 
 
+@pytest.mark.newest
 def test_two_users_have_their_own_jobs_and_files(cluster):
     shared, private = "/workspace/from-alice", "/home/alice/private"
     script = f"id -un; id -u; touch ~/mine; cat {shared}; cat {private} || srun echo denied"
@@ -117,6 +120,7 @@ def test_two_users_have_their_own_jobs_and_files(cluster):
     assert cluster.slurm.accounting(job_id)[0].user == "bob"
 
 
+@pytest.mark.newest
 def test_a_user_may_not_cancel_anothers_job(cluster):
     job_id = cluster.slurm.submit("--hold", "--wrap", "true")
     try:
@@ -128,12 +132,13 @@ def test_a_user_may_not_cancel_anothers_job(cluster):
     assert cluster.slurm.wait(job_id, 30).state == "CANCELLED"
 
 
+@pytest.mark.newest
 def test_a_request_that_no_node_can_meet_is_refused_at_once(cluster):
-    """Or, by Slurm 26.05, queued until there are as many nodes, with the reason."""
+    """Or, by Slurm 26.05, queued until there are as many nodes, with a reason that names the partition."""
     refused = cluster.slurm.runner(["sbatch", "--nodes=3", "--wrap", "true"])
-    if os.environ.get("SLURMBED_TEST_SLURM") == "26.05":
+    if cluster.choices().slurm == "26.05":
         job_id = refused.stdout.split()[-1]
-        jobs.until(cluster, job_id, "PENDING", "PartitionConfig")
+        cluster.slurm.wait(job_id, 60, until=lambda job: job.state == "PENDING" and "Partition" in job.reason)
         cluster.slurm.cancel(job_id)
         return
     assert "Node count specification invalid" in refused.output or "not available" in refused.output

@@ -93,11 +93,13 @@ def test_a_job_gets_the_memory_of_its_cpus_and_a_finite_time(cluster):
 
 
 @pytest.mark.smoke
+@pytest.mark.newest
 def test_accounts_and_qos_that_are_not_there_are_refused(cluster):
     assert "Invalid account" in refusal(cluster, "--account=nosuch")
     assert "Invalid qos" in refusal(cluster, "--qos=nosuch")
 
 
+@pytest.mark.newest
 def test_priorities_come_of_age_usage_size_partition_and_qos(cluster):
     weights = cluster.slurm.runner(["sprio", "--weights", "--noheader", "--format=%a %f %j %p %q"]).check().stdout
     assert weights.split() == ["1000", "10000", "100", "1000", "10000"]

@@ -140,6 +140,7 @@ SEEN = {
 }
 
 
+@pytest.mark.newest
 def test_a_job_has_the_variables_that_it_asked_for(cluster):
     """As sbatch's manual says; GREETING is of the user's login shell, whose profile prints something too."""
     submit = [

@@ -1,7 +1,6 @@
 """All that the tests use of slurmbed besides its commands and its public names: one place to change."""
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ __all__ = [
 
 def settings(name: str, **values: object) -> Settings:
     """The settings of a cluster, from values like ``nodes=2, memory="1G", retain=True``."""
-    return Settings.model_validate({"name": name, "slurm": os.environ.get(testrun.SLURM), **values})
+    return Settings.model_validate({"name": name, **testrun.chosen(), **values})
 
 
 def build_images(cluster: Cluster) -> str:

@@ -1,11 +1,11 @@
-"""`make test` runs the cluster tests that failed once more, alone."""
+"""`make test`: what its suites have, and that cluster tests which failed run once more, alone."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from dev import suites
+from dev import suites, testrun
 from slurmbed.process import run
 
 TESTS = """
@@ -57,3 +57,11 @@ def test_many_failures_are_no_chance(first):
     words = first(suites.FEW + 1, again=True)
     assert suites.alone(words) == suites.TESTS_FAILED
     assert suites.alone(words) == suites.TESTS_FAILED, "nothing has been run again"
+
+
+def test_the_clusters_of_a_suite_have_what_it_says_and_no_others(monkeypatch):
+    monkeypatch.setenv(testrun.SLURM, "24.11")
+    monkeypatch.delenv(testrun.FLAVOR, raising=False)
+    with suites.variables(suites.CHOSEN["newest"]):
+        assert testrun.chosen() == {"slurm": "26.05", "flavor": "slim"}
+    assert testrun.chosen() == {"slurm": "24.11", "flavor": None}
