@@ -8,6 +8,8 @@ from harness.internals import ROOT
 
 BLOCK = re.compile(r"^(?:`(?P<file>[^`\n]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
+NAMED = re.compile(r'(?<=hostname = ")slurmbed\b|(?<=/slurmbed/)slurmbed\b')  # where a page names the cluster
+
 
 @dataclass(frozen=True)
 class Page:
@@ -16,19 +18,14 @@ class Page:
     commands: tuple[str, ...]
     files: dict[str, str]
 
-    @property
-    def packages(self) -> list[str]:
-        """What its `pip install` lines name, pinned; slurmbed itself is there."""
-        lines = re.findall(r"^pip install (.+)$", "".join(self.commands), re.MULTILINE)
-        return [word.strip("'") for line in lines for word in line.split() if word != "slurmbed"]
-
     def write(self, folder: Path) -> None:
         for name, text in self.files.items():
             (folder / name).write_text(text)
 
 
-def page(name: str) -> Page:
-    """The page docs/NAME.md."""
-    blocks = list(BLOCK.finditer((ROOT / "docs" / f"{name}.md").read_text()))
+def page(name: str, cluster: str = "slurmbed") -> Page:
+    """The page docs/NAME.md, for the cluster of that name."""
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    blocks = list(BLOCK.finditer(NAMED.sub(cluster, text)))
     files = {block["file"]: block["text"] for block in blocks if block["file"]}
     return Page(tuple(block["text"] for block in blocks if block["kind"] == "sh" and not block["file"]), files)

@@ -8,50 +8,71 @@ from pathlib import Path
 
 import pytest
 
+from harness import engine
 from harness.commands import typed_environment
 from harness.internals import ROOT
 from harness.pages import page
 
-SLURMBED = (sys.executable, "-c", "from slurmbed.cli.main import main; main()")
+# What the pages' commands are here: the cluster and slurmbed are there already. If root runs the tests, jobs write to its
+# folders too: umask.
+PRELUDE = """
+[ "$(id -u)" != 0 ] || umask 0
+export PATH="$VENV/bin:$PATH"
+pip() { command pip "${@/#slurmbed/--quiet}"; }
+slurmbed() {
+  case "$*" in
+    up*) ;;
+    'exec -- '*pip* | 'exec -- '*venv*) shift 2; $IN_THE_CLUSTER "$@" ;;
+    *) PYTHONPATH=$CLONE $PYTHON -c 'from slurmbed.cli.main import main; main()' "$@" ;;
+  esac
+}
+"""
 
 
 @pytest.fixture(scope="session")
-def shims(cluster) -> str:
-    """What `slurmbed env` prints."""
-    env = {**typed_environment(), "PYTHONPATH": str(ROOT)}
-    argv = [*SLURMBED, "env", "--name", cluster.name]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=True).stdout
+def with_a_network(cluster) -> list[str]:
+    """A command that runs others as alice on a node that reaches what this machine reaches, as clusters may not."""
+    uid, gid = (engine.execute(cluster, "login", ["id", word, "alice"]).check().stdout.strip() for word in ("-u", "-g"))
+    authorities = os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt")
+    trusted = ("--volume", f"{authorities}:/authorities:ro", "--env", "PIP_CERT=/authorities")
+    return [
+        *("docker", "run", "--rm", "--network", "host", "--entrypoint", "env", "--user", f"{uid}:{gid}"),
+        *("--volumes-from", engine.container(cluster, "login"), "--env", "HOME=/home/alice"),
+        *(trusted if Path(authorities).is_file() else ()),
+        engine.inspect(cluster, "login")["Config"]["Image"],
+    ]
 
 
 @pytest.fixture
-def follow(shims, workspace, tmp_path) -> Callable[[str], tuple[str, Path]]:
+def follow(cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list[str]]:
     """follow("submitit"): do what docs/clients/submitit.md says, in a folder that the cluster sees under its own path.
 
-    Gives what the page's last commands print, and the folder.
+    Gives the lines that the page's last commands print.
     """
 
-    def follow(name: str) -> tuple[str, Path]:
+    def follow(name: str) -> list[str]:
         folder = workspace / name
         folder.mkdir()
         folder.chmod(0o777)
-        text = page(f"clients/{name}")
+        text = page(f"clients/{name}", cluster.name)
         text.write(folder)
-        programs = environment(tmp_path / "venv", text.packages)
-        return run(f'{shims}\nexport PATH="{programs}:$PATH"\n{text.commands[-1]}', folder), folder
+        subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
+        *prepare, use = text.commands
+        script = "\n".join([PRELUDE, *prepare, "echo '---- here'", use])
+        env = {name: value for name, value in typed_environment().items() if not name.startswith("XDG_")}
+        env |= {
+            "VENV": str(tmp_path / "venv"),
+            "CLONE": str(ROOT),
+            "PYTHON": sys.executable,
+            "IN_THE_CLUSTER": " ".join(with_a_network),
+            "SLURMBED_NAME": cluster.name,
+            "HOME": str(tmp_path / "home"),
+            "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"),
+        }
+        (tmp_path / "home" / ".ssh").mkdir(parents=True, mode=0o700)
+        argv = ["bash", "-ec", script]
+        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.partition("---- here\n")[2].splitlines()
 
     return follow
-
-
-def environment(venv: Path, packages: list[str]) -> Path:
-    """The folder of the programs of a new virtual environment with those packages."""
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=300)
-    subprocess.run([venv / "bin" / "pip", "install", "--quiet", *packages], check=True, timeout=900)
-    return venv / "bin"
-
-
-def run(script: str, folder: Path) -> str:
-    """What a script of bash prints. If root runs the tests, jobs write to its folders too: umask."""
-    argv = ["bash", "-ec", f"{'umask 0' if os.getuid() == 0 else ''}\n{script}"]
-    done = subprocess.run(argv, cwd=folder, env=typed_environment(), capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
