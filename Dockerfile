@@ -142,5 +142,6 @@ COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
 COPY configs/ /
 COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/
 COPY --chmod=755 scripts/entrypoint scripts/job-here scripts/seff scripts/sgather scripts/wait-ready /usr/local/bin/
-RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && entrypoint prepare_image
+# Debian has no `python` of its own; programs like slurm-sdk call it.
+RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && ln -s /usr/bin/python3 /usr/local/bin/python && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

@@ -79,6 +79,8 @@ def slurm_settings(request: pytest.FixtureRequest, pytestconfig: pytest.Config, 
     given = {key: value for key, value in asked.items() if value is not None}
     if any("slurm_rest" in getattr(item, "fixturenames", ()) for item in request.session.items):
         given["rest"] = True
+    if pytestconfig.getoption("--slurm-name"):
+        given["adopt"] = True  # who started it may have slurmbed elsewhere, as action.yml has
     return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
 
 

@@ -1,15 +1,18 @@
 """The wheel, in a virtual environment of its own, and examples/project: what someone has who has installed slurmbed."""
 
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from harness import engine
+from harness import clusters, engine
+from harness.action import ACTION, Runner
 from harness.names import NAME
 from slurmbed.project import ROOT
 
@@ -36,19 +39,47 @@ def installed(tmp_path_factory) -> Path:
     return folder / "venv" / "bin"
 
 
-def test_a_projects_tests_pass_on_a_cluster_that_was_there_and_stays(slim_image, installed):
+def test_the_action_gives_a_projects_tests_a_cluster_and_uploads_its_logs(slim_image, installed, tmp_path):
     """`slim_image`: the wheel's images are this clone's, for they have the same inputs."""
-    slurmbed, project = installed / "slurmbed", installed.parent.parent / "project"
+    project = installed.parent.parent / "project"
     project.chmod(0o777)
+    (project / "cluster.yaml").write_text("nodes: [{name: cpu, count: 2, cpus: 1, memory: 512M}]\n")
+    commands = f"""
+        {installed}/pytest --slurm-name=$SLURMBED_NAME
+        sbatch --wait --nodes=2 --output=out.log --wrap 'srun hostname' && sort out.log
+        slurmbed scale || exit 7"""
+    uploaded = []
+
+    def upload(inputs: dict[str, str]) -> dict[str, str]:
+        uploaded.append(Path(inputs["path"]))
+        return {}
+
+    runner = Runner(project, tmp_path, {"actions/cache": no_images_in_a_file, "actions/upload-artifact": upload})
     try:
-        assert "node-2" in call(slurmbed, "up", "--name", OTHER, "--nodes", "2", "--memory", "512M", cwd=project)
-        assert "-slim-" in engine.docker("inspect", "--format={{.Config.Image}}", f"{OTHER}-login-1")
-        ran = call(installed / "pytest", f"--slurm-name={OTHER}", cwd=project)
-        assert "1 passed" in ran
-        assert re.search(r"^plugins: .*\bslurmbed-", ran, re.MULTILINE)
+        runner.use(name=OTHER, config="cluster.yaml", run=commands)
     finally:
-        assert "removed" in call(slurmbed, "clean", "--name", OTHER, cwd=project)
-    assert "for example: slurmbed scale NODES=3" in call(slurmbed, "scale", "--name", OTHER, cwd=project, status=2)
+        left = engine.left(OTHER)
+        if left:
+            clusters.make_cluster(OTHER, adopt=True).clean()
+    assert runner.ran == [step["name"] for step in ACTION["runs"]["steps"]], runner.output
+    assert re.search(r"^plugins: .*\bslurmbed-", runner.output, re.MULTILINE)
+    assert "1 passed" in runner.output
+    assert "node-1\nnode-2\n" in runner.output
+    assert "for example: slurmbed scale NODES=3" in runner.output
+    [logs] = uploaded
+    assert '"slurmbed-node:24.11-slim-' in (logs / "containers.json").read_text()
+    assert "node-[1-2]" in (logs / "slurm" / "jobs.txt").read_text()
+    assert left == []
+
+
+def no_images_in_a_file(inputs: dict[str, str]) -> dict[str, str]:
+    """A cache that has the images' file, and none in it: those of the tests are there."""
+    assert re.fullmatch(r"slurmbed-X64-24\.11-slim-[0-9a-f]{12}", inputs["key"])
+    with tarfile.open(inputs["path"], "w") as file:
+        manifest = tarfile.TarInfo("manifest.json")
+        manifest.size = len(b"[]")
+        file.addfile(manifest, io.BytesIO(b"[]"))
+    return {"cache-hit": "true"}
 
 
 def test_init_gives_a_workspace_whose_jobs_are_those_of_the_clone(installed, tmp_path):

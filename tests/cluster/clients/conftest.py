@@ -13,7 +13,7 @@ from harness.commands import typed_environment
 from harness.internals import ROOT
 from harness.pages import page
 
-# What the pages' commands are here: the cluster and slurmbed are there already. If root runs the tests, jobs write to its
+# What the pages' commands are here: cluster and slurmbed are there already. If root runs the tests, jobs write to its
 # folders too: umask.
 PRELUDE = """
 [ "$(id -u)" != 0 ] || umask 0
@@ -36,7 +36,8 @@ def with_a_network(cluster) -> list[str]:
     authorities = os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt")
     trusted = ("--volume", f"{authorities}:/authorities:ro", "--env", "PIP_CERT=/authorities")
     return [
-        *("docker", "run", "--rm", "--network", "host", "--entrypoint", "env", "--user", f"{uid}:{gid}"),
+        *("docker", "run", "--rm", "--name", f"{cluster.name}-network", "--network", "host"),
+        *("--entrypoint", "env", "--user", f"{uid}:{gid}"),
         *("--volumes-from", engine.container(cluster, "login"), "--env", "HOME=/home/alice"),
         *(trusted if Path(authorities).is_file() else ()),
         engine.inspect(cluster, "login")["Config"]["Image"],
