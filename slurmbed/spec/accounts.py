@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from slurmbed.process import Result
-from slurmbed.spec.model import READY_QOS, Account, ClusterSpec, Qos
+from slurmbed.spec.model import READY_QOS, USERS, Account, ClusterSpec, Qos
 
 Runner = Callable[[Sequence[str]], Result]
 """Runs an argv as root where sacctmgr is."""
@@ -63,9 +63,14 @@ def account_commands(spec: ClusterSpec, accounts: set[str]) -> Iterator[list[str
 def user_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
     """Who is in which accounts. A user's first account is the default one; who has none is in the account class.
 
+    Those whom every new cluster has, and this one has not, are removed.
+
     Args:
         known: what is there already, as account|user.
     """
+    names = [user.name for user in spec.users]
+    for gone in (user.name for user in USERS if user.name not in names and f"class|{user.name}" in known):
+        yield ["delete", "user", f"name={gone}"]
     for user in spec.users:
         listed = [account.name for account in spec.accounts if user.name in account.users]
         theirs = list(dict.fromkeys([*([user.account] if user.account else []), *listed])) or ["class"]

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from slurmbed.errors import UsageError
-from slurmbed.spec.model import ClusterSpec, Location, conflicts, model_at
+from slurmbed.spec.conflicts import conflicts
+from slurmbed.spec.model import ClusterSpec, Location, model_at
 
 HOOK_FOLDERS = ("prolog.d", "task_prolog.d", "epilog.d")
 JOB_SUBMIT = "job_submit.lua"

@@ -21,6 +21,7 @@ def schema() -> dict[str, Any]:
             if name == "Limits" or key.endswith("_time"):  # YAML reads 30 as a number
                 written["anyOf"] = [{"type": ["string", "integer"]}]
     made["$defs"].pop("Gpus")
+    made["properties"]["users"].pop("default")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "slurmbed cluster",

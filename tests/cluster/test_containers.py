@@ -132,6 +132,7 @@ def ssh(cluster, user: str, target: str, *options: str, start: str = "login", sa
 
 
 def test_a_users_own_key_leads_to_login_and_to_nobody_else(cluster):
+    jobs.wait_until_idle(cluster)  # the end of a user's last job on a node ends all else of the user's there
     for user in ("alice", "bob"):
         taken = ssh(cluster, user, "login", "-tt", start="node-1", say="id -un; tty")
         assert taken.check().stdout.startswith(f"{user}\n/dev/pts/")

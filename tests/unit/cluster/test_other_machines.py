@@ -136,6 +136,38 @@ def test_the_entrypoint_gives_the_first_user_what_root_owns_unless_root_is_the_u
     assert done.stdout.split() == given
 
 
+USERS = {"ann": 1000, "carol": 1234}
+FILES = {"passwd": "root:x:0:0\nalice:x:1000:1000\nsshd:x:101:1\n", "group": "root:x:0:\nalice:x:1000:\n", "shadow": ""}
+
+
+def test_the_entrypoint_makes_the_clusters_users_instead_of_the_images(tmp_path):
+    (tmp_path / "etc").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / "etc" / name).write_text(text)
+    functions = (
+        f"sed -n '/^die()/p; /^say()/p; /^number_users()/,/^}}/p' {ROOT}/scripts/entrypoint | sed 's|/etc/|etc/|g'"
+    )
+
+    def start(users: str) -> subprocess.CompletedProcess:
+        script = f'eval "$({functions})"; number_users'
+        env = {"USERS": users, "PATH": "/usr/bin:/bin"}
+        return subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    for _ in range(2):  # a restarted container has them already
+        assert start("ann:1000 carol:1234").returncode == 0
+        lines = (tmp_path / "etc" / "passwd").read_text().splitlines()
+        assert lines[:2] == ["root:x:0:0", "sshd:x:101:1"]
+        assert lines[2:] == [f"{name}:x:{uid}:{uid}::/home/{name}:/bin/bash" for name, uid in USERS.items()]
+        assert (tmp_path / "etc" / "group").read_text() == "root:x:0:\nann:x:1000:\ncarol:x:1234:\n"
+        assert [line.split(":")[:2] for line in (tmp_path / "etc" / "shadow").read_text().split()] == [
+            ["ann", "*"],
+            ["carol", "*"],
+        ]
+    refused = start("ann:101")
+    assert refused.returncode == 1
+    assert "UID 101 is not unique: it is that of sshd" in refused.stderr
+
+
 def test_selinux_has_the_hosts_folders_labelled():
     services = plan("selinux").overlay["services"]
     workspace, the_same_under_its_own_path = services["login"]["volumes"]

@@ -232,6 +232,7 @@ def test_users_of_the_file_are_those_of_the_cluster(write):
     spec = read(write(f"{GROUP}{users}\n  - {{name: eve, account: lab}}\naccounts: [{{name: lab, users: [dan]}}]"))
     words = [" ".join(each) for each in accounts.user_commands(spec, {"class|alice", "class|ann"})]
     assert words == [
+        "delete user name=alice",
         "add user carol account=class",
         "add user dan account=lab",
         "modify user name=dan set DefaultAccount=lab",

@@ -29,6 +29,8 @@ def test_it_takes_the_files_that_come_with_slurmbed(validator, file):
         ("{nodes: []}", ["nodes"]),
         ("{nodes: [{name: a}], partitions: [{name: p, nodes: [a], preempt_mode: stop}]}", None),
         ("{partitions: []}", []),
+        ("{nodes: [{name: a}], users: [{name: carol, sudo: true}]}", ["users", 0]),
+        ("{nodes: [{name: a}], users: [{name: carol, uid: 0}]}", ["users", 0, "uid"]),
     ],
 )
 def test_it_refuses_what_slurmbed_refuses(validator, text, where):
@@ -43,4 +45,5 @@ def test_values_are_as_people_write_them(validator, memory):
     group = {"name": "a", "memory": memory, "gres": "gpu:emulated:h100:8"}
     partition = {"name": "p", "nodes": ["a"], "max_time": 30, "default_time": "1:30:00"}
     qos = {"name": "q", "limits": {"MaxJobsPerUser": 1, "MaxTRESPerUser": "gres/gpu=2"}}
-    validator.validate({"nodes": [group], "partitions": [partition], "qos": [qos]})
+    user = {"name": "carol", "uid": 1234, "account": "class", "keys": ["ssh-ed25519 AAAA carol"]}
+    validator.validate({"nodes": [group], "partitions": [partition], "qos": [qos], "users": [user]})
