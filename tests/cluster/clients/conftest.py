@@ -18,7 +18,7 @@ from harness.pages import page
 PRELUDE = """
 [ "$(id -u)" != 0 ] || umask 0
 export PATH="$VENV/bin:$PATH"
-pip() { command pip "${@/#slurmbed/--quiet}"; }
+pip() { [ "$*" = 'install slurmbed' ] || command pip "${@/#slurmbed/--quiet}"; }
 slurmbed() {
   case "$*" in
     up*) ;;
@@ -29,7 +29,7 @@ slurmbed() {
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def with_a_network(cluster) -> list[str]:
     """A command that runs others as alice on a node that reaches what this machine reaches, as clusters may not."""
     uid, gid = (engine.execute(cluster, "login", ["id", word, "alice"]).check().stdout.strip() for word in ("-u", "-g"))

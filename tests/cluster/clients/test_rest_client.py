@@ -1,0 +1,19 @@
+"""A client of Slurm's REST interface, made from its description."""
+
+import pytest
+
+from harness import clusters
+from harness.names import NAME
+
+
+@pytest.fixture
+def cluster(image, workspace):
+    with clusters.running(f"{NAME}-rest-client", nodes=2, memory="1G", rest=True, workspace=workspace) as cluster:
+        yield cluster
+
+
+@pytest.mark.client
+def test_aind_slurm_rest_v2(follow):
+    job, *nodes = follow("aind-slurm-rest-v2")
+    assert job.split()[1:] == ["COMPLETED"]
+    assert nodes == ["node-1", "node-2"]
