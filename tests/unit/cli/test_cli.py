@@ -173,6 +173,20 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
         call(target)
 
 
+def test_up_looks_for_images_in_the_registry_of_the_environment(monkeypatch, engine):
+    class Asked(Exception):
+        pass
+
+    def obtain(choices, first, say, install, registry):
+        raise Asked(registry)
+
+    monkeypatch.setattr("slurmbed.cluster.host.free_disk", lambda _: None)
+    monkeypatch.setenv("SLURMBED_REGISTRY", "ghcr.io/me")
+    monkeypatch.setattr("slurmbed.cluster.transfer.obtain", obtain)
+    with pytest.raises(Asked, match=r"^ghcr.io/me$"):
+        call("up")
+
+
 @pytest.mark.parametrize("target", ["train", "compare", "mnist", "bubble"])
 def test_what_needs_torch_names_the_flavor_that_has_it(capsys, engine, target):
     said = refused(capsys, target, "FLAVOR=slim", "NAME=x")
