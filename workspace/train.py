@@ -29,7 +29,7 @@ from gpt.muon import Muon
 from parallel import breaks
 from ranks import communication, environment, rendezvous, timeline
 from ranks.sharding import local
-from run import checkpoint, earlier
+from run import checkpoint, earlier, memory
 from run.journal import Journal, communicated
 
 
@@ -75,6 +75,7 @@ class Trainer:
         self.model = strategy.prepare(whole.to(device), config)
         self.shards = strategy.shards(self.model)
         self.optimizer = make_optimizer(self.shards, config)
+        self.held = 0  # bytes, in the last step
 
     def step(self, step, journal, counts=True):
         """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
@@ -89,7 +90,9 @@ class Trainer:
                 f"the gradient's norm is {norm.item()} at step {step}: try a lower --lr than {self.config.lr}"
             )
         clip(self.shards, norm, self.config.clip)
+        gradients = memory.gradients(self.shards)
         self.optimizer.step()
+        self.held = gradients + memory.kept(self.shards, self.optimizer)
         self.optimizer.zero_grad()
         waited_now, calls_now = communicated()
         seconds = time.perf_counter() - start
@@ -177,6 +180,7 @@ class Run(Trainer):
                 self.leave(signal, step, saved)
         if self.first_step == config.steps:  # interrupted between the last step and the end
             val_loss, train_loss = self.evaluate(), journal.last_train_loss()
+        self.memory = rendezvous.gather({"held": self.held, "peak": memory.peak(self.device)})
         return journal, saved, collectives, train_loss, val_loss
 
     def save(self, step, journal):
@@ -214,7 +218,7 @@ class Run(Trainer):
         needs no L + 1 collectives for every character.
         """
         whole = build(self.config, len(self.text.symbols))
-        whole.load_state_dict(checkpoint.read(saved)["state"]["parameter"])
+        whole.load_state_dict(checkpoint.whole_parameters(saved))
         start = self.batches.encode("\n" if "\n" in self.text.symbols else self.text.content[0])
         sample = self.batches.decode(generate(whole, start, self.config.sample_length, self.config.seed)[1:])
         journal.summarise(
@@ -231,9 +235,11 @@ class Run(Trainer):
             **journal.figures(),
             collectives_per_step=collectives,
             transports=dict(communication.carried),
+            memory=self.memory,
             shards=self.shard_map,
             sample=sample,
         )
+        print(memory.described(self.memory))
         if communication.carried:
             each = ", ".join(f"{count:,} by {name}" for name, count in communication.carried.items())
             print(f"collectives of rank 0: {each}")

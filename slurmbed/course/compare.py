@@ -12,7 +12,7 @@ from slurmbed.course.runs import RunResult, unused_folder
 from slurmbed.course.train import again_command, prepare_run, run_job
 
 HEADINGS = (
-    *("strategy", "ranks", "nodes", "tokens/s", "time in collectives", "collectives a step", "carried by"),
+    *("strategy", "ranks", "nodes", "tokens/s", "time in collectives", "collectives a step", "carried by", "MB a rank"),
     *("validation loss", "difference to none"),
 )
 
@@ -57,6 +57,7 @@ def rows(results: list[RunResult]) -> list[list[str]]:
             f"{each.summary['communication_share']:.0%}",
             str(sum(each.summary["collectives_per_step"].values())),
             each.transports,
+            each.megabytes,
             f"{each.summary['val_loss']:.4f}",
             "" if none_loss is None else f"{each.summary['val_loss'] - none_loss:+.1e}",
         ]

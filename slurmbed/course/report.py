@@ -33,6 +33,7 @@ def report_page(result: RunResult, command: str) -> str:
         title=f"Job {result.placed[0].rank.job_id}: {result.title}",
         summary=result.summary,
         transports=result.transports,
+        megabytes=result.megabytes,
         placed=result.placed,
         command=command,
         loss_png=png(figures.loss_figure(result.metrics, result.summary["text"]["name"])),

@@ -60,6 +60,12 @@ class RunResult:
         return " and ".join(self.summary["transports"])
 
     @property
+    def megabytes(self) -> str:
+        """What a rank holds of parameters, gradients and optimizer state, in MB: the smallest and the largest."""
+        held = [each["held"] / 1e6 for each in self.summary["memory"]]
+        return " to ".join(dict.fromkeys(f"{size:.1f}" for size in (min(held), max(held))))
+
+    @property
     def nodes(self) -> int:
         """How many nodes it ran on."""
         return len({item.slurm_node for item in self.placed})

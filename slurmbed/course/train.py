@@ -119,7 +119,8 @@ def show(console: Console, result: RunResult) -> None:
     console.print(
         f"{summary['steps']} steps on {text}: train loss {summary['train_loss']:.3f}, "
         f"validation loss {summary['val_loss']:.3f}, {summary['tokens_per_s']:,.0f} tokens/s, "
-        f"{summary['communication_share']:.0%} of the time in communication{carried}",
+        f"{summary['communication_share']:.0%} of the time in communication{carried}; "
+        f"a rank holds {result.megabytes} MB of parameters, gradients and optimizer state",
         highlight=False,
     )
     console.rule("sample")

@@ -73,6 +73,16 @@ def test_what_differs_from_the_run_before_is_said(run):
     assert f"step-000002.json at step 2, not as before: {said}\n" in other.stdout
 
 
+@pytest.mark.parametrize(("parallel", "world_size", "savers"), [("ddp", 2, 1), ("hybrid", 4, 2), ("tp", 2, 2)])
+def test_of_copies_one_is_saved(run, parallel, world_size, savers):
+    flags = ("--parallel", parallel, "--checkpoint", "sharded", "--steps", 2)
+    folder, _ = run("run", *flags, world_size=world_size)
+    files = sorted(newest(folder).parent.glob("step-000002-rank-*.pt"))
+    names = [set(torch.load(file)["state"]["parameter"]) for file in files]
+    assert [bool(each) for each in names] == [True] * savers + [False] * (world_size - savers)
+    assert all("head.weight" in each for each in names[:savers])
+
+
 @pytest.fixture
 def ten_steps(uninterrupted, tmp_path):
     """A run of 10 steps that a test may damage, with checkpoints of steps 5 and 10; and its flags."""

@@ -45,6 +45,8 @@ def test_what_a_run_leaves(run):
     assert summary["text"]["symbols"] == 27
     assert summary["collectives_per_step"] == {"forward": 6, "backward": 3, "gradient_norm": 1}
     assert 0 < summary["communication_share"] < 1
+    assert [each["peak"] for each in summary["memory"]] == [None, None]
+    assert f"a rank holds {summary['memory'][0]['held'] / 1e6:.1f} MB of parameters, gradients" in ranks[0].stdout
     assert len(summary["sample"]) == 20
     assert summary["sample"] in ranks[0].stdout
     assert summary["val_loss"] == metrics(folder)[-1]["val_loss"]

@@ -31,10 +31,24 @@ class Shard:
         """Where the part is, in plain values: (dimension, start, stop, size)."""
         return self.dimension, self.start, self.stop, self.size
 
-    def take(self, whole, tensor):
-        """Copy this rank's part of a whole tensor into `tensor`, which is shaped as the parameter."""
-        part = whole if self.dimension is None else whole.narrow(self.dimension, self.start, self.stop - self.start)
-        self.part(tensor).copy_(part)
+    def take(self, place, part, tensor):
+        """Copy what a part of the whole tensor, at `place`, has of this rank's into `tensor`, shaped as the parameter.
+
+        The two may be cut along different dimensions: then each is whole where the other is cut.
+        """
+        (dimension, start, stop, _), mine = place, self.part(tensor)
+        if dimension is not None and dimension == self.dimension:
+            first, end = max(start, self.start), min(stop, self.stop)
+            if first >= end:
+                return
+            part = part.narrow(dimension, first - start, end - first)
+            mine = mine.narrow(dimension, first - self.start, end - first)
+        else:
+            if self.dimension is not None:
+                part = part.narrow(self.dimension, self.start, self.stop - self.start)
+            if dimension is not None:
+                mine = mine.narrow(dimension, start, stop - start)
+        mine.copy_(part)
 
     def record(self):
         """For the shard map: the whole shape, and the place in it."""
@@ -67,7 +81,8 @@ def gradient_norm(shards, group=None):
 
 def join(parts):
     """Whole tensors by name from the (place, tensor) by name of every rank. LookupError if a part is missing."""
-    state, filled = {}, {}
+    parts, state = list(parts), {}
+    require_all(parts)
     for rank_parts in parts:
         for name, ((dimension, start, stop, size), tensor) in rank_parts.items():
             if dimension is None:
@@ -75,10 +90,18 @@ def join(parts):
                 continue
             if name not in state:
                 shape = [*tensor.shape[:dimension], size, *tensor.shape[dimension + 1 :]]
-                state[name], filled[name] = tensor.new_empty(shape), torch.zeros(size, dtype=torch.bool)
+                state[name] = tensor.new_empty(shape)
             state[name].narrow(dimension, start, stop - start).copy_(tensor)
-            filled[name][start:stop] = True
+    return state
+
+
+def require_all(parts):
+    """LookupError if the (place, tensor) by name of every rank leave out a part of a tensor."""
+    filled = {}
+    for rank_parts in parts:
+        for name, ((dimension, start, stop, size), _) in rank_parts.items():
+            if dimension is not None:
+                filled.setdefault(name, torch.zeros(size, dtype=torch.bool))[start:stop] = True
     for name, places in filled.items():
         if not places.all():
             raise LookupError(f"no rank has place {places.logical_not().nonzero()[0].item()} of {name}")
-    return state

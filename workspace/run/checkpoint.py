@@ -4,7 +4,8 @@
     checkpoints/step-000250-rank-0.pt    parameters and the optimiser's state, whole (full) or a part (sharded)
 
 A parameter is saved under its name in the whole model, with the place of the part that a file holds: loading puts the
-parts together and takes what the new rank holds. The data's position is the step: a batch follows from seed and step.
+parts of its own together, wherever they are in the files, which are mapped into memory and not read whole. Of copies,
+one rank's is saved. The data's position is the step: a batch follows from seed and step.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from gpt.config import flag
-from ranks import sharding
+from ranks import rendezvous, sharding
 
 FORMAT = 2
 KEPT = 2  # so that there is another one if the newest cannot be read
@@ -54,8 +55,13 @@ def save(folder, config, text, step, losses, shards, optimizer):
         for key, tensor in optimizer.state[shard.parameter].items():
             if torch.is_tensor(tensor) and tensor.dim():  # not Adam's count of steps
                 state.setdefault(key, {})[name] = tensor
+    mine = saved_by(rank, {name: shard.place() for name, shard in shards.items()})
     held = {
-        key: {name: (shards[name].place(), shards[name].part(t).cpu().clone()) for name, t in tensors.items()}
+        key: {
+            name: (shards[name].place(), shards[name].part(t).cpu().clone())
+            for name, t in tensors.items()
+            if name in mine
+        }
         for key, tensors in state.items()
     }
     if config.checkpoint == "full":
@@ -92,13 +98,24 @@ def save(folder, config, text, step, losses, shards, optimizer):
     return path
 
 
+def saved_by(rank, places):
+    """The names whose part this rank is to save, from the place of each: the first of the ranks that hold the same."""
+    of_ranks = rendezvous.gather(places)
+    return {name for name, place in places.items() if not any(each.get(name) == place for each in of_ranks[:rank])}
+
+
 def write(path, content):
     """Let `content` write a file, which appears whole or not at all; returns its sha256."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     content(temporary)
-    digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
+    digest = checksum(temporary)
     os.replace(temporary, path)
     return digest
+
+
+def checksum(path):
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def by_step(folder):
@@ -128,8 +145,17 @@ def remove(path):
 
 def together(parts):
     """Whole tensors, {key: {name: tensor}}, from the parts of all ranks, {key: {name: (place, tensor)}}."""
-    keys = {key for part in parts for key in part}
-    return {key: sharding.join(part.get(key, {}) for part in parts) for key in keys}
+    return {key: sharding.join(part.get(key, {}) for part in parts) for key in keys(parts)}
+
+
+def whole_parameters(path):
+    """The whole tensors of a checkpoint's parameters, by name. Raises as `read`."""
+    return sharding.join(part.get("parameter", {}) for part in read(path)["parts"])
+
+
+def keys(parts):
+    """What is kept of a parameter: itself, and what the optimiser keeps."""
+    return {key for part in parts for key in part}
 
 
 def load(wanted, folder, config, text):
@@ -158,7 +184,7 @@ class Unusable(ValueError):
 
 
 def read(path):
-    """A checkpoint, with its parts put together: {"step", "config", ..., "state": {key: {name: whole tensor}}}."""
+    """A checkpoint: {"step", "config", ..., "parts": {key: {name: (place, tensor)}} of each file}."""
     try:
         checkpoint = json.loads(path.read_text())
         if checkpoint["format"] != FORMAT:
@@ -166,10 +192,12 @@ def read(path):
         parts = []
         for name, digest in checkpoint["files"].items():
             file = path.with_name(name)
-            if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            if checksum(file) != digest:
                 raise ValueError(f"{file} is damaged: its checksum is not the one that was written down")
-            parts.append(torch.load(file, map_location="cpu", weights_only=True))
-        checkpoint["state"] = together([part["state"] for part in parts])
+            parts.append(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+        checkpoint["parts"] = [part["state"] for part in parts]
+        for key in keys(checkpoint["parts"]):
+            sharding.require_all([part.get(key, {}) for part in checkpoint["parts"]])
         checkpoint["random_states"] = [part["random_state"] for part in parts]
         checkpoint["path"] = str(path)
         return checkpoint
@@ -201,16 +229,18 @@ def changed(checkpoint, config):
 
 
 def restore(checkpoint, shards, optimizer):
-    """Put this rank's part of a checkpoint into the model and the optimiser."""
-    state = dict(checkpoint["state"])
-    parameters = state.pop("parameter")
+    """Put this rank's part of a checkpoint into the model and the optimiser, and let go of the checkpoint's tensors."""
+    parts = checkpoint.pop("parts")
     for name, shard in shards.items():
-        shard.take(parameters[name], shard.parameter)
         of_parameter = {"step": torch.tensor(float(checkpoint["step"]))}
-        for key, tensors in state.items():
-            if name in tensors:
-                of_parameter[key] = torch.zeros_like(shard.parameter.detach())
-                shard.take(tensors[name], of_parameter[key])
+        for key in keys(parts):
+            found = [part[key][name] for part in parts if name in part.get(key, {})]
+            if key == "parameter":
+                into = shard.parameter
+            elif found:
+                into = of_parameter[key] = torch.zeros_like(shard.parameter.detach())
+            for place, tensor in found:
+                shard.take(place, tensor, into)
         optimizer.state[shard.parameter] = of_parameter
-    random_states = checkpoint["random_states"]
+    random_states = checkpoint.pop("random_states")
     torch.set_rng_state(random_states[dist.get_rank() % len(random_states)])

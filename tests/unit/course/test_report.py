@@ -76,6 +76,7 @@ def test_the_report_of_a_run():
     (lead, *_) = page.texts["p"]
     assert f"{result.summary['val_loss']:.3f} after 40 steps" in lead
     assert "tinyshakespeare (100,000 characters, 61 symbols,\nfrom tinyshakespeare.txt); 829,568 parameters" in lead
+    assert "a rank holds 5.1 MB of parameters, gradients and optimizer state" in lead
     assert "29% of the time in communication, by gloo;" in lead
     assert "All ranks ran on one machine" in page.texts["p"][1]
     assert page.cells == [
@@ -125,7 +126,7 @@ def test_the_report_of_a_comparison():
 def test_figures_are_flush_right_and_names_are_not():
     page = Page(comparison(recorded("none")))
     cells = [name for tag, name in page.classes if tag in ("td", "th")]
-    assert cells == ([None] + ["number"] * 8) * 2 + ["number", None, None, None] * 2
+    assert cells == ([None] + ["number"] * 9) * 2 + ["number", None, None, None] * 2
 
 
 def test_without_none_there_is_nothing_to_differ_from():
