@@ -34,7 +34,7 @@ SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--du
 CORE = (
     *("test_arrays", "test_around_jobs", "test_campus", "test_commands", "test_containers", "test_elastic_nodes"),
     *("test_gpu", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi", "test_odd", "test_own_cpus"),
-    *("test_survive",),
+    *("test_rest", "test_survive"),
 )
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {

@@ -10,7 +10,7 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 
-from slurmbed.errors import CommandError, SlurmbedError
+from slurmbed.errors import CommandError
 from slurmbed.slurm.client import deciding
 from slurmbed.slurm.records import Job, JobAccounting, Node, parse_accounting, parse_jobs, parse_nodes
 from slurmbed.wait import Pending, wait_until
@@ -20,7 +20,7 @@ REFUSED = (401, 403, 511)  # HTTP statuses
 LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
-class Refused(SlurmbedError):
+class Refused(CommandError):
     """Slurm did not believe the token, or does not let its user do what was asked."""
 
 
@@ -86,7 +86,8 @@ class Rest:
 
     def ping(self) -> bool:
         """Whether slurmctld answers."""
-        return all(each["pinged"] == "UP" for each in self.request("GET", "/slurm/{version}/ping/").json()["pings"])
+        pings = self.request("GET", "/slurm/{version}/ping/").json()["pings"]
+        return all(each.get("responding", each.get("pinged") == "UP") for each in pings)  # pinged: until v0.0.42
 
     def nodes(self) -> list[Node]:
         """As Slurm.nodes."""

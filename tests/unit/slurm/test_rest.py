@@ -54,9 +54,10 @@ def rest(server) -> Rest:
 
 
 def test_the_newest_version_is_spoken_with_the_token_in_each_request(rest, server):
-    server.answers["GET /slurm/v0.0.42/ping/"] = (200, '{"pings": [{"pinged": "UP"}], "errors": []}')
     assert rest.versions() == ["v0.0.9", "v0.0.40", "v0.0.42"]
-    assert rest.ping()
+    for answer, is_up in (('"pinged": "UP"', True), ('"pinged": "DOWN"', False), ('"responding": false', False)):
+        server.answers["GET /slurm/v0.0.42/ping/"] = (200, f'{{"pings": [{{{answer}}}], "errors": []}}')
+        assert rest.ping() is is_up
     for _, headers, _ in server.asked:
         assert (headers["X-SLURM-USER-TOKEN"], headers["X-SLURM-USER-NAME"]) == ("the-token", "bob")
 
