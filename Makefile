@@ -2,7 +2,7 @@
 # Words like TEXT='it is.txt' reach it as they were typed.
 quote = '$(subst ','\'',$(1))'
 WORDS = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(call quote,$(name)=$(value $(name)))))
-TARGETS := up train compare mnist bubble launchers status shell logs scale down clean purge bench-collectives doctor
+TARGETS := up train compare mnist bubble grade launchers status shell logs scale down clean purge bench-collectives doctor
 DRAWING := train compare bubble bench-collectives
 FOR_DEVELOPERS := test test-launchers test-clients test-versions mutate bench bench-train
 
@@ -16,6 +16,7 @@ help: ## print this
 #:         [STEPS=..] [TEXT=file]
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
 #: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
+#: make grade LESSON=3                          checks the exercise of a lesson (3, 4 or 6), on two nodes
 #: make launchers [ONLY=torchrun,ray]            every launcher people use, on the running cluster's GPUs; a table
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
 #:         [GPUS=8|h100:8]                       for each node, of the host or else emulated

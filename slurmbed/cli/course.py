@@ -11,6 +11,7 @@ from slurmbed.cluster.settings import DEFAULT_NODES, FLAVORS, Settings
 from slurmbed.course import bubble as bubble_job
 from slurmbed.course import collectives
 from slurmbed.course import compare as comparison
+from slurmbed.course import grade as grading
 from slurmbed.course import launchers as launching
 from slurmbed.course import mnist as digits
 from slurmbed.course import train as training
@@ -90,6 +91,20 @@ def bubble(settings: Settings) -> None:
     cluster = prepare(settings)
     cluster.ensure(nodes)
     bubble_job.bubble(cluster, console, nodes)
+
+
+@click.command()
+@with_settings(f"nodes {MADE_WITH}")
+@click.option("--lesson", type=click.Choice([str(each) for each in grading.FILES]), required=True, help="its number")
+def grade(settings: Settings, lesson: str) -> None:
+    """Check the exercise of a lesson, a file in workspace/exercises/, on two nodes of the cluster.
+
+    \b
+    slurmbed grade --lesson 3
+    """
+    cluster = prepare(settings, draws=False)
+    cluster.ensure(settings.nodes or DEFAULT_NODES)
+    grading.grade(cluster, console, int(lesson))
 
 
 @click.command()

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": ("slurmbed.cli.course:compare", "train by one strategy after another, and compare"),
     "mnist": ("slurmbed.cli.course:mnist", "train a convolutional network on MNIST, several ranks a node"),
     "bubble": ("slurmbed.cli.course:bubble", "measure and draw how long the stages of a pipeline wait"),
+    "grade": ("slurmbed.cli.course:grade", "check the exercise of a lesson"),
     "launchers": ("slurmbed.cli.course:launchers", "run every launcher, and prove where its ranks ran"),
     "bench-collectives": ("slurmbed.cli.course:bench_collectives", "how fast two nodes talk, beside iperf3"),
     "list": ("slurmbed.cli.look:list_clusters", "all clusters of this Docker engine"),

@@ -9,6 +9,7 @@ from harness import engine, jobs
 from harness.clusters import TEXT
 from harness.commands import make
 from harness.internals import parse_ranks
+from harness.lessons import PAGE
 from harness.names import NAME
 
 OTHER = f"{NAME}-other"
@@ -108,3 +109,14 @@ def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):
     done = make("train", f"NAME={NAME}", f"TEXT={short}")
     assert done.returncode != 0
     assert "has 300 characters, it needs 1000 or more" in done.stderr
+
+
+def test_grade_says_whether_an_exercise_is_done(cluster, workspace):
+    not_yet = make("grade", f"NAME={NAME}", "LESSON=4")
+    assert not_yet.returncode == 1
+    assert "no sampler yet" in not_yet.stdout + not_yet.stderr
+    answer = PAGE.read_text().partition("def indices(")[2].partition("```")[0]
+    (workspace / "exercises" / "sampler.py").write_text(f"import torch\n\n\ndef indices({answer}")
+    done = make("grade", f"NAME={NAME}", "LESSON=4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lesson 4: 7 of 7\n" in done.stdout

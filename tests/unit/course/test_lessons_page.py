@@ -23,14 +23,18 @@ def quick() -> str:
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.title)
-def test_a_lesson_has_a_command_a_picture_a_break_and_something_to_read(lesson):
+def test_a_lesson_has_all_its_parts(lesson):
     right = [command for command in lesson.commands if not command.may_fail]
     wrong = [command for command in lesson.commands if command.may_fail]
     assert max(len(command.promised) for command in right) >= 3, "a table or a picture has some lines"
     assert any(command.promised for command in wrong), "the break says what is then seen"
     assert "**Break it.**" in lesson.text
     assert "\n**Read** " in lesson.text
-    assert lesson.text.count("\n") < 75, "a page at most"
+    assert lesson.text.startswith("\n**Time:** ")
+    assert "**Goal:** " in lesson.text
+    exercise = lesson.text.partition("\n**Exercise.** ")[2]
+    assert "\n<details><summary>Answer</summary>\n\n" in exercise
+    assert lesson.text.count("\n") < 105, "a page or two"
 
 
 def test_files_and_names_exist():

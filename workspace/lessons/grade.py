@@ -1,0 +1,139 @@
+"""Is an exercise done? It runs a file of exercises/ on all ranks, and says what is right and what is not yet.
+
+lessons/follow jobs/lesson.sbatch grade 3
+"""
+
+import argparse
+import copy
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ranks import environment, rendezvous
+
+COLLECTIVES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast")
+TIMEOUT = 30  # seconds for a message that does not come
+
+
+def all_reduce(exercise):
+    """[(what, whether it is so on this rank)] for exercises/all_reduce.py."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine = torch.arange(6, dtype=torch.float64).view(2, 3) + 10 * rank
+    total = sum(torch.arange(6, dtype=torch.float64).view(2, 3) + 10 * each for each in range(ranks))
+    found = [mine.clone() for _ in range(3)]
+    forbidden = [mock.patch.object(dist, name, side_effect=AssertionError(f"dist.{name}")) for name in COLLECTIVES]
+    for each in forbidden:
+        each.start()
+    try:
+        for tensor in found:
+            exercise.all_reduce(tensor)
+        exercise.all_reduce(single := torch.tensor([rank + 1]))
+    finally:
+        mock.patch.stopall()
+    return [
+        ("the sum is in the tensor, on every rank", torch.equal(found[0], total)),
+        ("it can be called again and again", all(torch.equal(each, total) for each in found)),
+        ("a tensor of one integer", single.item() == ranks * (ranks + 1) // 2),
+    ]
+
+
+def sampler(exercise):
+    """The same for exercises/sampler.py."""
+    cases = [(10, 2), (23, 4), (64, 8)]
+    found = [
+        [[exercise.indices(n, rank, size, epoch) for rank in range(size)] for n, size in cases] for epoch in (0, 1)
+    ]
+    everywhere = rendezvous.gather(found)
+    again = [exercise.indices(n, 0, size, 0) for n, size in cases]
+    lengths, doubles, strangers = [], [], []
+    for (n, size), ranks in zip(cases, found[0], strict=True):
+        together = [index for one in ranks for index in one]
+        lengths += [len(one) - n // size for one in ranks]
+        doubles.append(len(together) - len(set(together)))
+        strangers += set(together) - set(range(n))
+    return [
+        ("each rank has as many as the others, and as many as possible", not any(lengths)),
+        ("no example twice in an epoch", not any(doubles)),
+        ("only examples that are there", not strangers),
+        ("the order is not that of the numbers", found[0][2][0] != sorted(found[0][2][0])),
+        ("the order is another one in the next epoch", found[0][2][0] != found[1][2][0]),
+        ("called again, the same", again == [ranks[0] for ranks in found[0]]),
+        ("the same on every rank", all(each == found for each in everywhere)),
+    ]
+
+
+def column_parallel(exercise):
+    """The same for exercises/column_parallel.py."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    whole, x, dy = nn.Linear(5, 4 * ranks), torch.randn(3, 5), torch.randn(3, 4 * ranks)
+    mine = exercise.ColumnParallelLinear(copy.deepcopy(whole))
+    x_whole, x_mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y_whole, y_mine = whole(x_whole), mine(x_mine)
+    right = y_mine.shape == (3, 4) and torch.allclose(y_mine, y_whole.chunk(ranks, -1)[rank], atol=1e-6)
+    checks = [
+        ("a rank keeps its part of the parameters only", sum(each.numel() for each in mine.parameters()) == 4 * 5 + 4),
+        ("forward: its columns of the whole layer", right),
+    ]
+    if not all(rendezvous.gather(right)):
+        return checks
+    y_whole.backward(dy)
+    y_mine.backward(dy.chunk(ranks, -1)[rank])
+    gradients = sorted(each.grad.norm().item() for each in mine.parameters() if each.grad is not None)
+    expected = sorted(each.grad.chunk(ranks)[rank].norm().item() for each in whole.parameters())
+    close = len(gradients) == 2 and torch.allclose(torch.tensor(gradients), torch.tensor(expected), atol=1e-5)
+    return [
+        *checks,
+        ("backward: the gradients of its parameters", close),
+        ("backward: the gradient of x, summed over ranks", torch.allclose(x_mine.grad, x_whole.grad, atol=1e-5)),
+    ]
+
+
+EXERCISES = {3: all_reduce, 4: sampler, 6: column_parallel}
+
+
+def grade(lesson, folder):
+    """[(what, whether it is so on every rank)], the same on every rank. Any error of the exercise is raised."""
+    check = EXERCISES[lesson]
+    spec = importlib.util.spec_from_file_location(check.__name__, Path(folder) / f"{check.__name__}.py")
+    exercise = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exercise)
+    ranks = rendezvous.gather(check(exercise))
+    return [(what, all(each[number][1] for each in ranks)) for number, (what, _) in enumerate(ranks[0])]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lesson", type=int, choices=EXERCISES)
+    parser.add_argument("--folder", default="exercises", help="where the file is that was written")
+    options = parser.parse_args()
+    try:
+        env = environment.read()
+        if env.world_size < 2:
+            raise ValueError("with one rank everything is right: take two")
+    except ValueError as error:
+        sys.exit(f"grade: error: {error}")
+    with rendezvous.process_group(env, "gloo", TIMEOUT):
+        try:
+            checks = grade(options.lesson, options.folder)
+        except Exception:
+            trace = traceback.format_exc(limit=-1)
+            os.write(1, f"rank {env.rank} did not get to the end of the exercise\n{trace}".encode())
+            os._exit(1)  # the others wait for this one, which srun tells them
+        done = sum(right for _, right in checks)
+        if env.rank == 0:
+            for what, right in checks:
+                print(f"{'right  ' if right else 'not yet'}  {what}")
+            print(f"lesson {options.lesson}: {done} of {len(checks)}", flush=True)
+    sys.exit(done < len(checks))
+
+
+if __name__ == "__main__":
+    main()
