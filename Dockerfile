@@ -133,6 +133,10 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         /opt/launchers/lib/python3*/site-packages/ray/dashboard/client \
         /opt/launchers/lib/python3*/site-packages/ray/jars; \
     HOME=/tmp python3 -c 'import accelerate, deepspeed, hydra, lightning_fabric, mpi4py, ray, submitit'; rm -rf /tmp/* /tmp/.[a-z]*
+# The tests of the training programs, two files at a time.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy python3-pytest-xdist
 
 # hadolint ignore=DL3006
 FROM node-${FLAVOR} AS node

@@ -28,6 +28,7 @@ LIMIT = 4800  # seconds for one suite
 TESTS_FAILED = 1  # pytest's exit status
 FEW = 5  # tests that are run again if they fail; more are no chance
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+TWO_FILES = ("-n", "2", "--dist", "loadfile")  # at a time: these tests compute
 # A worker takes a file at a time. Most tests wait most of the time, so there are more workers than cores.
 SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "15")
 # The tests that say most of a version of Slurm: jobs, accounting, faults, GPUs, containers, each launcher.
@@ -129,11 +130,11 @@ def command(name: str) -> list[str]:
     """What runs a suite. For tests that need images these are built first: no two tests build at once."""
     pytest = (sys.executable, "-m", "pytest")
     if name == "unit":
-        return [*pytest, str(ROOT / "tests" / "unit"), "-n", "2", "--dist", "loadfile"]
+        return [*pytest, str(ROOT / "tests" / "unit"), *TWO_FILES]
     if name == "mutations":
         return [sys.executable, "-m", "dev", "mutate", "--short"]
     image = node_image.built()
     if name in CLUSTER_TESTS:
         folder, *options = CLUSTER_TESTS[name]
         return [*pytest, str(ROOT / folder), *options]
-    return node_image.pytest(image, ROOT, "training", "tests/training")
+    return node_image.pytest(image, ROOT, "training", "tests/training", *TWO_FILES)
