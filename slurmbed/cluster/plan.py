@@ -134,7 +134,7 @@ def make_plan(
         there = max(there, size)  # they are of a start that was killed, perhaps before it had made them all
     asked = size if settings.config else settings.nodes
     count = asked or max(there, settings.least_nodes) or size
-    return Plan(
+    plan = Plan(
         choices=choose(settings, snapshot, host, keep_images),
         slices=choose_slices(settings, snapshot, host, count, spec),
         spec=spec,
@@ -142,6 +142,16 @@ def make_plan(
         maps_users=host.maps_users,
         selinux=host.selinux,
     )
+    refuse_homes(plan)
+    return plan
+
+
+def refuse_homes(plan: Plan) -> None:
+    """UsageError for a folder of the host in the place of a user's home, which the cluster writes keys into."""
+    for folder in plan.choices.shared:
+        if folder.parent == Path("/home") and folder.name in plan.uids:
+            reason = f"{folder} is the home of the cluster's user {folder.name}, which stays the cluster's own"
+            raise UsageError(reason, "share a folder in it")
 
 
 def choose_spec(settings: Settings, asked: ClusterSpec | None, snapshot: Snapshot) -> ClusterSpec | None:

@@ -65,6 +65,15 @@ def test_a_container_that_was_made_otherwise_is_made_anew(stale):
     assert not first.is_met_by(made(first, stale=stale))
 
 
+def test_no_folder_takes_the_place_of_a_users_home():
+    spec = ClusterSpec.model_validate({"nodes": [{"name": "a"}], "users": [{"name": "ann"}]})
+    home, inside = (Settings.model_construct(name="c", mount=(Path(path),)) for path in ("/home/ann", "/home/ann/work"))
+    with pytest.raises(UsageError, match=r"/home/ann is the home of the cluster's user ann(.|\n)*share a folder in it"):
+        plan(home, spec=spec)
+    assert plan(home).choices.shared[-1] == Path("/home/ann"), "she is no user of this one"
+    assert plan(inside, spec=spec).choices.shared[-1] == Path("/home/ann/work")
+
+
 def test_slurmrestd_comes_and_goes():
     without, with_it = plan(), plan(Settings(name="c", rest=True))
     assert (without.environment["COMPOSE_PROFILES"], with_it.environment["COMPOSE_PROFILES"]) == ("", "rest")
