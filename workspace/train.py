@@ -200,7 +200,7 @@ class Run(Trainer):
         print(
             f"text {text['name']}: {text['characters']:,} characters, {text['symbols']} symbols, "
             f"from {text['source']}\n"
-            f"model: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
+            f"recipe {config.recipe}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
             f"context {config.block_size}, seed {config.seed}\n"
             f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s) "
             f"on {self.device.type}, over {communication.chosen(self.device)}",

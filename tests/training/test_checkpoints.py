@@ -10,14 +10,16 @@ from processes import metrics, succeed, train
 from small_runs import AS_A_JOB, FAILS, QUICK, RAISE, STOPS, losses, newest, state
 
 STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 2), ("pp", 2), ("hybrid", 4)]
+KINDS = [("full", "plain"), ("sharded", "fast")]
 CHAIN = [("tp", 2), ("none", 1), ("ddp", 4), ("tp-dtensor", 2), ("fsdp", 3), ("pp", 2), ("hybrid", 4)]
 
 
-@pytest.mark.parametrize("kind", ["full", "sharded"])
+@pytest.mark.parametrize(("kind", "recipe"), KINDS)
 @pytest.mark.parametrize(("parallel", "world_size"), STRATEGIES)
-def test_resume_equals_uninterrupted(run, uninterrupted, parallel, world_size, kind):
+def test_resume_equals_uninterrupted(run, uninterrupted, parallel, world_size, kind, recipe):
     """The losses, and all that the last checkpoint holds, to the bit. The uninterrupted run's is a full one."""
-    flags = ("--steps", 20, "--eval-every", 5, "--log-every", 3, "--checkpoint-every", 10, "--parallel", parallel)
+    flags = ("--steps", 20, "--eval-every", 5, "--log-every", 3, "--checkpoint-every", 10)
+    flags = (*flags, "--parallel", parallel, "--recipe", recipe)
     crash = FAILS.format(rank=world_size - 1, how=RAISE)
     broken, ranks = run("run", *flags, "--checkpoint", kind, world_size=world_size, program=crash, how=train)
     assert all(rank.code != 0 for rank in ranks)
@@ -28,17 +30,21 @@ def test_resume_equals_uninterrupted(run, uninterrupted, parallel, world_size, k
     whole = uninterrupted(*flags, world_size=world_size)
     assert losses(whole) == losses(broken)
     expected, found = state(whole), state(broken)
-    assert expected.keys() == found.keys() == {"parameter", "exp_avg", "exp_avg_sq", "momentum"}
+    assert (
+        expected.keys()
+        == found.keys()
+        == {"parameter", "exp_avg", "exp_avg_sq"} | ({"momentum"} if recipe == "fast" else set())
+    )
     for key, tensors in expected.items():
         assert tensors.keys() == found[key].keys()
         for name, tensor in tensors.items():
             assert torch.equal(tensor, found[key][name]), f"{key} {name} differs after a resume"
 
 
-@pytest.mark.parametrize("kind", ["full", "sharded"])
-def test_a_checkpoint_continues_under_any_strategy(run, uninterrupted, kind):
+@pytest.mark.parametrize(("kind", "recipe"), KINDS)
+def test_a_checkpoint_continues_under_any_strategy(run, uninterrupted, kind, recipe):
     """tp on 2 ranks -> none -> ddp on 4 -> ..., five steps each: the losses of one process all the way."""
-    flags = ("--dtype", "float64", "--warmup", 0, "--eval-every", 1, "--steps", 5 * len(CHAIN))
+    flags = ("--dtype", "float64", "--warmup", 0, "--eval-every", 1, "--steps", 5 * len(CHAIN), "--recipe", recipe)
     found, resume = [], ()
     for number, (parallel, world_size) in enumerate(CHAIN, start=1):
         stop = STOPS.format(step=5 * number)
@@ -50,15 +56,17 @@ def test_a_checkpoint_continues_under_any_strategy(run, uninterrupted, kind):
 
 
 def test_checkpoints_that_do_not_fit(run):
-    folder, _ = run("run", "--steps", 3)
+    folder, _ = run("run", "--steps", 3, "--recipe", "plain")
     path = newest(folder)
-    _, (other,) = run("other", "--layers", 1, "--resume", path, how=train)
+    _, (other,) = run("other", "--layers", 1, "--recipe", "plain", "--resume", path, how=train)
     assert "has layers 2, but this run has 1" in other.stderr
-    _, (done,) = run("done", "--steps", 2, "--resume", path, how=train)
+    _, (fast,) = run("fast", "--recipe", "fast", "--resume", path, how=train)
+    assert "has recipe plain, but this run has fast" in fast.stderr
+    _, (done,) = run("done", "--steps", 2, "--recipe", "plain", "--resume", path, how=train)
     assert "is at step 3, and this run ends at --steps 2" in done.stderr
     file = path.with_name("step-000003-rank-0.pt")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    _, (broken,) = run("broken", "--resume", path, how=train)
+    _, (broken,) = run("broken", "--recipe", "plain", "--resume", path, how=train)
     assert f"{file} is damaged" in broken.stderr
 
 

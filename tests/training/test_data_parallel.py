@@ -14,6 +14,7 @@ from steps import measure, start
 # 5 sequences on 2 or 3 ranks: unequal shares. 10, accumulated in three steps: no_sync in the first two.
 CASES = {
     "plain": {},
+    "fast": {"recipe": "fast"},
     "accumulated": {"batch_size": 10, "accumulate": 3},
     "by sockets": {"all_reduce": "socket"},
     "accumulated by sockets": {"batch_size": 10, "accumulate": 3, "all_reduce": "socket"},
@@ -22,7 +23,7 @@ CASES = {
 SIX = {"heads": 6, "channels": 36}
 MESHES = {
     f"{case}, rows of {size}": {**SIX, "tp_size": size, **CASES[case]}
-    for case in ("plain", "accumulated by sockets")
+    for case in ("plain", "fast", "accumulated by sockets")
     for size in (2, 3)
 }
 MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strategies]

@@ -10,21 +10,22 @@ from torch.distributed.tensor import distribute_tensor, placement_types
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.utils import clip_grad_norm_
 
-import steps as measuring
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from gpt.model import build
 from parallel import none, tp_dtensor
 from parallel.breaks import BREAKS, Break
 from processes import spawn
-from steps import LAYERS, SYMBOLS, small
+from steps import LAYERS, SYMBOLS, measure, small
 
 CASES = {
     ("plain", "float64"): {"batch_size": 5},
     ("plain", "float32"): {"batch_size": 6},
     ("sequence", "float64"): {"batch_size": 7, "sequence_parallel": "on"},
+    ("fast", "float64"): {"recipe": "fast"},
+    ("fast, sequence", "float64"): {"recipe": "fast", "sequence_parallel": "on"},
     ("sequence, accumulated", "float64"): {"batch_size": 16, "accumulate": 3, "sequence_parallel": "on"},
 }
-# Not a switch of train.py: its norms have no parameters. Those of these tests have.
+# Not a switch of train.py: it shows under a cut sequence only.
 UNSUMMED = Break(
     "norms' gradients, each of a rank's part of the sequence, are not summed",
     ("tp-dtensor",),
@@ -35,21 +36,6 @@ UNSUMMED = Break(
 MISTAKES = {name: mistake for name, mistake in BREAKS.items() if "tp-dtensor" in mistake.strategies}
 MISTAKES["unsummed-norms"] = UNSUMMED
 SEQUENCE = CASES["sequence", "float64"]
-
-
-def affine(config, symbols):
-    """The model with parameters in its norms: under a cut sequence their gradients are partial."""
-    model, dtype = build(config, symbols), getattr(torch, config.dtype)
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.LayerNorm):
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, nn.LayerNorm(config.channels, dtype=dtype))
-    return model
-
-
-def measure(strategy, dtype, **changed):
-    with patch.object(measuring, "build", affine):
-        return measuring.measure(strategy, dtype, **changed)
 
 
 def measure_tp_dtensor(rank, world_size):
@@ -72,7 +58,7 @@ def torch_norm(model):
 def first_norm(strategy):
     """Of the gradient of a batch, under a cut sequence."""
     config = small("float64", **SEQUENCE)
-    model = strategy.prepare(affine(config, SYMBOLS), config)
+    model = strategy.prepare(build(config, SYMBOLS), config)
     tokens, targets = torch.randint(SYMBOLS, (2, 7, 16), generator=torch.Generator().manual_seed(0))
     strategy.backward(model, tokens, targets, targets.numel(), last=True)
     return strategy.gradient_norm(model).detach().clone()
@@ -137,14 +123,21 @@ def test_equals_the_whole_model(ranks, whole, case):
         assert worst(rank[case]["replicas"], ranks[0][case]["replicas"]) == 0
 
 
-def test_collectives_are_those_of_tp(ranks):
-    """Under a cut sequence an all-reduce becomes an all-gather and a reduce-scatter, but for the three of the loss."""
+@pytest.mark.parametrize(("recipe", "pairs"), [("plain", 2), ("fast", 1)])
+def test_collectives_are_those_of_tp(ranks, recipe, pairs):
+    """Under a cut sequence an all-reduce becomes an all-gather and a reduce-scatter, but for the three of the loss.
+
+    Then the plain model needs two more backward: parts of the gradients of the norms, and those of the positions.
+    """
+    whole, cut = (recipe, "float64"), ("sequence" if recipe == "plain" else "fast, sequence", "float64")
     for rank in ranks:
-        calls = {"forward": LAYERS + 4, "backward": LAYERS + 1, "gradient_norm": 1}
-        assert rank["plain", "float64"]["calls"] == calls
-        pairs = {f"{phase} {name}" for phase in ("forward", "backward") for name in ("all_gather", "reduce_scatter")}
-        calls = {**dict.fromkeys(pairs, LAYERS + 1), "forward": 3, "backward": 1, "gradient_norm": 1}
-        assert rank["sequence", "float64"]["calls"] == calls
+        calls = {"forward": pairs * LAYERS + 4, "backward": pairs * LAYERS + 1, "gradient_norm": 1}
+        assert rank[whole]["calls"] == calls
+        kinds = {f"{phase} {name}" for phase in ("forward", "backward") for name in ("all_gather", "reduce_scatter")}
+        calls = {**dict.fromkeys(kinds, pairs * LAYERS + 1), "forward": 3, "gradient_norm": 1}
+        if recipe == "plain":
+            calls |= {"backward": 1, "backward all_gather": pairs * LAYERS + 2}
+        assert rank[cut]["calls"] == calls
 
 
 def test_vocabularies_and_sequences_that_ranks_do_not_divide(ranks):

@@ -16,6 +16,7 @@ from steps import LAYERS, SYMBOLS, measure, small
 CASES = {
     ("plain", "float64"): {},
     ("plain", "float32"): {},
+    ("fast", "float64"): {"recipe": "fast"},
     ("accumulated", "float64"): {"batch_size": 10, "accumulate": 3},
     ("uneven", "float64"): {"channels": 36, "heads": 2},
 }

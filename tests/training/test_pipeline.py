@@ -16,6 +16,7 @@ from steps import SYMBOLS, measure, small
 # 3 blocks over 2 stages are unequal; 8 microbatches are more than the stages, 4 are as many.
 CASES = {
     "plain": {"layers": 4, "batch_size": 8},
+    "fast": {"layers": 4, "batch_size": 8, "recipe": "fast"},
     "accumulated": {"layers": 4, "batch_size": 12, "accumulate": 3},
     "uneven": {"layers": 3, "batch_size": 8, "microbatches": 8},
 }
@@ -97,7 +98,14 @@ def four(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("stages", "case"),
-    [("two", "plain"), ("two", "accumulated"), ("two", "uneven"), ("four", "plain"), ("four", "accumulated")],
+    [
+        ("two", "plain"),
+        ("two", "fast"),
+        ("two", "accumulated"),
+        ("two", "uneven"),
+        ("four", "plain"),
+        ("four", "accumulated"),
+    ],
 )
 def test_equals_one_process_on_the_same_batch(stages, case, whole, request):
     for rank in request.getfixturevalue(stages):

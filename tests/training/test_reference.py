@@ -17,9 +17,8 @@ from parallel import none
 from steps import STEPS, SYMBOLS, Losses, disturb, reads_the_future, small, start
 from train import schedule
 
-NANOGPT = {"model": "nanogpt", "optimizer": "adamw"}
-# The angles of rotary positions are made in float32, so model.py differs from the formula by their rounding.
-MODELS = {"gpt": ({}, reference.gpt, 1e-6), "nanogpt": (NANOGPT, reference.nanogpt, 1e-12)}
+# The angles of rotary positions are made in float32, so fast.py differs from the formula by their rounding.
+MODELS = {"plain": (reference.plain, 1e-12), "fast": (reference.fast, 1e-6)}
 HALF = math.sqrt(1 / 2)  # cos(45 degrees)
 # Flags -> the share of the highest rate in each step. The step after the last would be at `final_lr`.
 SHARES = {
@@ -32,10 +31,10 @@ SHARES = {
 WARM_UP_2_OF_5 = [1 / 2, 1, 3 / 4, 2 / 4, 1 / 4]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_loss_and_gradients(name):
-    changed, forward, tolerance = MODELS[name]
-    model = build(small("float64", **changed), SYMBOLS)
+@pytest.mark.parametrize("recipe", MODELS)
+def test_logits_loss_and_gradients(recipe):
+    forward, tolerance = MODELS[recipe]
+    model = build(small("float64", recipe=recipe), SYMBOLS)
     disturb(model)
     tokens, targets = torch.randint(SYMBOLS, (2, 3, 11), generator=torch.Generator().manual_seed(0))
     loss = none.mean_loss(model, tokens, targets, targets.numel())
@@ -51,8 +50,9 @@ def test_logits_loss_and_gradients(name):
     assert worst(found, {each: weight.grad for each, weight in weights.items()}, greatest) < tolerance
 
 
-def test_no_logit_depends_on_a_later_character():
-    earlier, later = reads_the_future(start(none, "float64"))
+@pytest.mark.parametrize("recipe", MODELS)
+def test_no_logit_depends_on_a_later_character(recipe):
+    earlier, later = reads_the_future(start(none, "float64", recipe=recipe))
     assert earlier < 1e-13 < later
 
 
@@ -64,13 +64,13 @@ def test_the_share_of_each_step(flags, shares):
 
 
 @pytest.mark.parametrize(("accumulate", "clip"), [(1, 0.05), (3, 0.05), (1, 1000)])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_steps_are_those_of_torch(optimizer, accumulate, clip):
+@pytest.mark.parametrize("recipe", MODELS)
+def test_steps_are_those_of_torch(recipe, accumulate, clip):
     """Five of train.py's, on a whole batch or in pieces; the matrices of the blocks by Muon, or all by AdamW."""
-    changed = {"clip": clip, "optimizer": optimizer, "steps": STEPS, "lr": 0.01, "muon_lr": 0.02, "weight_decay": 0.5}
+    changed = {"clip": clip, "recipe": recipe, "steps": STEPS, "lr": 0.01, "muon_lr": 0.02, "weight_decay": 0.5}
     trainer = start(none, "float64", accumulate=accumulate, **changed)
     losses = Losses()
-    model = start(none, "float64").model
+    model = start(none, "float64", recipe=recipe).model
     optimiser = reference.Optimiser(model, trainer.config)
     for step, share in enumerate(WARM_UP_2_OF_5, start=1):
         trainer.step(step, losses)

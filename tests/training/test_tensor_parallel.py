@@ -24,6 +24,7 @@ CAUGHT_BY = {
 
 # Without a defect, in float64.
 CASES = {
+    "fast": {"recipe": "fast"},
     "accumulated": {"accumulate": 3},
     "by sockets": {"all_reduce": "socket"},
     "accumulated by sockets": {"accumulate": 3, "all_reduce": "socket"},
@@ -134,5 +135,7 @@ def test_a_defect_is_caught(ranks, whole, defect, dtype):
 
 def test_collectives(ranks):
     for rank in ranks:
-        calls = rank[None, "float32"]["calls"]
-        assert calls == {"forward": LAYERS + 4, "backward": LAYERS + 1, "gradient_norm": 1}
+        calls = {"forward": 2 * LAYERS + 4, "backward": 2 * LAYERS + 1, "gradient_norm": 1}
+        assert rank[None, "float32"]["calls"] == calls
+        calls = {"forward": LAYERS + 4, "backward": LAYERS + 1, "gradient_norm": 1}
+        assert rank["fast"]["calls"] == calls, "a block of the fast model is one pair, not two"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpt.config import Config, flag
+from gpt.config import RECIPES, Config, flag, of_recipes
 from processes import TIMEOUT, metrics, succeed, train
 from small_runs import FAILS, KILL, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
 
@@ -96,7 +96,8 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
         (["--break", "missing-f"], 1, "--break missing-f is a mistake of --parallel tp"),
         (["--backend", "nccl"], 1, "--backend nccl needs a GPU for each rank, and rank 0 sees none"),
         (["--channels", 30], 1, "--channels 30 is not a multiple of --heads 4"),
-        (["--channels", 36, "--heads", 4], 1, "9 channels a head, an odd number"),
+        (["--channels", 36, "--heads", 4, "--recipe", "fast"], 1, "9 channels a head, an odd number"),
+        (["--optimizer", "muon", "--recipe", "plain"], 1, "--optimizer muon is for --recipe fast, got --recipe plain"),
         (["--accumulate", 5], 1, "--accumulate 5 is more than the 4 of --batch-size"),
         (["--steps", 0], 1, "--steps must be at least 1, got 0"),
         (["--text", "/no/such/file"], 1, "cannot read the text /no/such/file"),
@@ -162,4 +163,5 @@ def test_every_knob_is_a_flag_with_its_default():
     (ended,) = succeed("--help")
     for name, default in vars(Config()).items():
         assert f"{flag(name)} " in ended.stdout
+        default = of_recipes(name) if name in RECIPES["plain"] else default
         assert default == "" or f"default: {default}" in " ".join(ended.stdout.split())

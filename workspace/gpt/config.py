@@ -9,6 +9,12 @@ from parallel import STRATEGIES
 
 HERE = Path(__file__).resolve().parent.parent  # of train.py
 
+# What a run is by default, by --recipe: the defaults of the knobs that are None in Config.
+RECIPES = {
+    "plain": {"layers": 2, "optimizer": "adamw", "lr": 0.01, "steps": 500, "batch_size": 24, "warmup": 50},
+    "fast": {"layers": 4, "optimizer": "muon", "lr": 0.015, "steps": 235, "batch_size": 16, "warmup": 10},
+}
+
 
 def knob(default, help, choices=None):
     """A field of Config that carries what argparse needs."""
@@ -35,9 +41,11 @@ class Config:
     )
     wire: str = knob("float32", "tp, ddp, hybrid: precision of what travels in every step", ("float32", "bfloat16"))
 
-    # The model: nanoGPT's size for a CPU.
-    model: str = knob("gpt", "gpt: model.py; nanogpt: nanoGPT's own, to be compared with", ("gpt", "nanogpt"))
-    layers: int = knob(4, "transformer blocks")
+    # The model, and how it is trained: width and context are nanoGPT's for a CPU.
+    recipe: str = knob(
+        "fast", "plain: gpt/model.py by AdamW; fast: gpt/fast.py by Muon, which learns sooner", tuple(RECIPES)
+    )
+    layers: int = knob(None, "transformer blocks")
     heads: int = knob(4, "attention heads; tp needs a multiple of the world size")
     channels: int = knob(128, "width of the residual stream; a multiple of the heads")
     block_size: int = knob(64, "characters of context")
@@ -45,15 +53,15 @@ class Config:
     # The text.
     text: str = knob("", "a text file to train on (default: the text that gpt/data.py prepared)")
 
-    # The optimiser: Muon for the matrices of the blocks, AdamW for the rest; warm-up, then down to nothing.
-    steps: int = knob(235, "optimiser steps")
-    batch_size: int = knob(16, "sequences of block-size characters in a step, over all ranks")
+    # The optimiser: warm-up, then down to nothing.
+    steps: int = knob(None, "optimiser steps")
+    batch_size: int = knob(None, "sequences of block-size characters in a step, over all ranks")
     optimizer: str = knob(
-        "muon", "muon: for the matrices of the blocks, AdamW for the rest; adamw: for all", ("muon", "adamw")
+        None, "adamw; muon: for the matrices of the blocks of --recipe fast, AdamW for the rest", ("adamw", "muon")
     )
-    lr: float = knob(0.015, "highest learning rate of AdamW")
+    lr: float = knob(None, "highest learning rate of AdamW")
     muon_lr: float = knob(0.04, "highest learning rate of Muon")
-    warmup: int = knob(10, "steps of linear warm-up")
+    warmup: int = knob(None, "steps of linear warm-up")
     decay: str = knob("linear", "how the learning rates go down after the warm-up", ("linear", "cosine"))
     final_lr: float = knob(0.0, "share of the highest learning rates that they go down to, for the step after the last")
     weight_decay: float = knob(0.1, "AdamW's decay of matrices; biases have none")
@@ -90,10 +98,13 @@ class Config:
     timeout: int = knob(300, "seconds after which a rank that waits for another gives up")
 
     def __post_init__(self):
+        for name, default in RECIPES.get(self.recipe, {}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)  # a frozen dataclass has no other way
         check(self, LEAST)
         if self.channels % self.heads:
             raise ValueError(f"--channels {self.channels} is not a multiple of --heads {self.heads}")
-        if self.channels // self.heads % 2:
+        if self.recipe == "fast" and self.channels // self.heads % 2:
             each = f"{self.channels // self.heads} channels a head, an odd number"
             raise ValueError(
                 f"--channels {self.channels} over --heads {self.heads} is {each}: rotary positions need pairs"
@@ -105,11 +116,8 @@ class Config:
                 raise ValueError(f"{flag(name)} must be above 0 and finite, got {getattr(self, name)}")
         if not 0 <= self.final_lr <= 1:
             raise ValueError(f"--final-lr must be in [0, 1], a share of the highest, got {self.final_lr}")
-        if self.model == "nanogpt" and (self.parallel, self.optimizer) not in NANOGPT_RUNS:
-            raise ValueError(
-                f"--model nanogpt is for --parallel none or ddp and --optimizer adamw, "
-                f"got {self.parallel} and {self.optimizer}"
-            )
+        if self.optimizer == "muon" and self.recipe != "fast":
+            raise ValueError(f"--optimizer muon is for --recipe fast, got --recipe {self.recipe}")
         if not self.bucket_mb > 0:
             raise ValueError(f"--bucket-mb must be above 0, got {self.bucket_mb}")
         if not 0 <= self.beta2 < 1:
@@ -119,8 +127,6 @@ class Config:
         """The folder for what the run writes."""
         return Path(self.run_dir) if self.run_dir else HERE / "runs" / os.environ.get("SLURM_JOB_ID", "local")
 
-
-NANOGPT_RUNS = {("none", "adamw"), ("ddp", "adamw")}
 
 # The smallest value that makes sense, by field.
 LEAST = {
@@ -159,10 +165,16 @@ def parse(arguments=None):
     return from_flags(Config, parser, arguments)
 
 
+def of_recipes(name):
+    """The defaults of a knob that each recipe has its own of, in words."""
+    return ", ".join(f"{recipe} {values[name]}" for recipe, values in RECIPES.items())
+
+
 def from_flags(kind, parser, arguments):
     """A dataclass of knobs from the command line."""
     for each in fields(kind):
-        shown = "" if each.default == "" else f" (default: {each.default})"
+        default = of_recipes(each.name) if each.default is None else each.default
+        shown = "" if default == "" else f" (default: {default})"
         parser.add_argument(
             flag(each.name),
             dest=each.name,

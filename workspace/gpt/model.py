@@ -1,94 +1,77 @@
-"""A plain GPT. Nothing in here knows of ranks: tp.py cuts it from outside.
+"""A plain GPT, as nanoGPT has it: --recipe plain. Nothing in here knows of ranks: parallel/tp.py cuts it from outside.
 
-A block computes attention and MLP beside each other, from one norm, into one sum: with one matrix before and one
-behind them a cut block communicates twice, forward once and backward once. Source: GPT-J's and PaLM's parallel layers,
-Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, section 2.
+Three choices make the cuts simple. The rows of `qkv` are ordered head by head, [H, 3, D], so that an equal cut keeps
+whole heads; the number of heads is read off the activations, so that a layer with half the rows has half the heads;
+and the head of the vocabulary is a matrix of its own: tied to the embedding it would be one parameter with two names,
+to be minded by every optimiser, checkpoint and cut, to save 1 % of the parameters. Initial weights are torch's own: a
+model as small as this one learns sooner from them than from GPT-2's small ones.
 
-Three choices make the cuts simple. Rows of the matrix before, and columns of the one behind, are ordered head by head,
-each head with its share of the MLP, so that an equal cut keeps whole heads; the number of heads is read off the
-activations, so that a layer with half the rows has half the heads; and the head of the vocabulary is a matrix of its
-own: tied to the embedding it would be one parameter with two names, to be minded by every optimiser, checkpoint and
-cut, to save 1 % of the parameters.
+Source: Radford et al. 2019, GPT-2; https://github.com/karpathy/nanoGPT, model.py.
 
-What makes it learn fast: a position starts from its last characters, not from one alone; queries and keys are of one
-length (QK-norm), so that attention stays calm at high learning rates; norms have no parameters, which the matrices
-behind them can take over.
-
-Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary,
-K last characters.
+Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary.
 """
-
-import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpt.nanogpt import NanoGPT
-
-RECENT = 4  # K: characters that a position starts from, its own and those before
-SHARPNESS = 0.35  # of attention: what q k is multiplied with; both are of length sqrt(D), so twice 1/sqrt(D) at D = 32
+from gpt.fast import FastGPT
 
 
-class Block(nn.Module):
-    """[B, T, C] to [B, T, C]: each head has D channels of q, k, v and 4 D of the MLP."""
+class Embedding(nn.Module):
+    """Tokens [B, T] to x [B, T, C]: a vector of the symbol and one of the position."""
+
+    def __init__(self, config, symbols):
+        super().__init__()
+        self.token = nn.Embedding(symbols, config.channels)
+        self.position = nn.Embedding(config.block_size, config.channels)
+
+    def forward(self, tokens):
+        positions = torch.arange(tokens.shape[1], device=tokens.device)  # [T]
+        return self.token(tokens) + self.position(positions)
+
+
+class Attention(nn.Module):
+    """[B, T, C] to [B, T, C]: each position from itself and those before."""
 
     def __init__(self, config):
         super().__init__()
         self.head_channels = config.channels // config.heads
-        self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
-        self.inward = nn.Linear(config.channels, 7 * config.channels)
-        self.outward = nn.Linear(5 * config.channels, config.channels)
-        self.register_buffer("angles", rotary_angles(config.block_size, self.head_channels), persistent=False)
+        self.qkv = nn.Linear(config.channels, 3 * config.channels)
+        self.proj = nn.Linear(config.channels, config.channels)
 
     def forward(self, x):
-        B, T, _ = x.shape
-        D = self.head_channels
-        heads = self.inward(self.norm(x)).unflatten(-1, (-1, 7 * D))  # [B, T, H, 7 D]
-        q_and_k, v, mlp = heads.split((2 * D, D, 4 * D), dim=-1)
-        q_and_k = q_and_k.view(B, T, heads.shape[2], 2, D).permute(3, 0, 2, 1, 4)  # [2, B, H, T, D]
-        q, k = rotate(F.layer_norm(q_and_k, (D,)), self.angles[:T])  # 2 of [B, H, T, D]
-        y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True, scale=SHARPNESS)  # [B, H, T, D]
-        both = torch.cat((y.transpose(1, 2), F.gelu(mlp, approximate="tanh")), dim=-1)  # [B, T, H, 5 D]
-        return x + self.outward(both.flatten(2))  # [B, T, H 5 D] -> [B, T, C]
+        heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_channels))  # [B, T, H, 3, D]
+        q, k, v = heads.permute(3, 0, 2, 1, 4)  # 3 of [B, H, T, D]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, H, T, D]
+        return self.proj(y.transpose(1, 2).flatten(2))  # [B, T, H D] -> [B, T, C]
 
 
-def rotary_angles(positions, head_channels):
-    """Angle of each position and pair of channels, [T, D/2]: from 1 radian for each character to 1/1,000."""
-    frequencies = 1000.0 ** -torch.linspace(0, 1, head_channels // 2)
-    return torch.outer(torch.arange(positions), frequencies)
+class MLP(nn.Module):
+    """[B, T, C] to [B, T, C]: each position by itself, through 4 C channels."""
 
-
-def rotate(x, angles):
-    """Turn each pair of channels by its position's angle, [..., T, D]: query times key then depends on their distance.
-
-    Source: Su et al. 2021, RoFormer, https://arxiv.org/abs/2104.09864.
-    """
-    turns = torch.polar(torch.ones_like(angles), angles)  # [T, D/2], complex: one product instead of six operations
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))  # [..., T, D/2]
-    return torch.view_as_real(pairs * turns).flatten(-2)  # [..., T, D/2, 2] -> [..., T, D]
-
-
-class Recent(nn.Module):
-    """Tokens [B, T] as rows of SumEmbedding [B, T, K]: k V + the symbol k characters back.
-
-    Before the first character stands symbol 0.
-    """
-
-    def __init__(self, symbols):
+    def __init__(self, config):
         super().__init__()
-        self.symbols = symbols
+        self.fc = nn.Linear(config.channels, 4 * config.channels)
+        self.proj = nn.Linear(4 * config.channels, config.channels)
 
-    def forward(self, tokens):
-        T = tokens.shape[1]
-        return torch.stack([F.pad(tokens, (k, 0))[:, :T] + k * self.symbols for k in range(RECENT)], dim=-1)
+    def forward(self, x):
+        return self.proj(F.gelu(self.fc(x)))
 
 
-class SumEmbedding(nn.Embedding):
-    """The sum of the vectors of several rows, [B, T, K] to [B, T, C]."""
+class Block(nn.Module):
+    """[B, T, C] to [B, T, C]: attention, then the MLP, each behind a norm of its own and added to what it came from."""
 
-    def forward(self, rows):
-        return super().forward(rows).sum(-2)
+    def __init__(self, config):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.channels)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.LayerNorm(config.channels)
+        self.mlp = MLP(config)
+
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class GPT(nn.Module):
@@ -97,28 +80,13 @@ class GPT(nn.Module):
     def __init__(self, config, symbols):
         super().__init__()
         self.block_size = config.block_size
-        self.recent = Recent(symbols)
-        self.token_embedding = SumEmbedding(RECENT * symbols, config.channels)
+        self.embedding = Embedding(config, symbols)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
+        self.norm = nn.LayerNorm(config.channels)
         self.head = nn.Linear(config.channels, symbols, bias=False)
-        self.initialise(config)
-
-    def initialise(self, config):
-        """Keep the size of activations at any width; what adds up in the residual stream starts smaller."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif name.endswith("outward.weight"):
-                nn.init.normal_(parameter, std=1 / math.sqrt(config.layers * parameter.shape[1]))
-            elif name.endswith("inward.weight"):
-                nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1]))
-        nn.init.normal_(self.token_embedding.weight, std=0.25)
-        nn.init.normal_(self.token_embedding.weight[: self.recent.symbols], std=0.5)  # the character itself says most
-        nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(self, tokens):
-        x = self.token_embedding(self.recent(tokens))  # [B, T, C]
+        x = self.embedding(tokens)  # [B, T, C]
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))  # [B, T, V]
@@ -127,7 +95,7 @@ class GPT(nn.Module):
 def build(config, symbols):
     """The model of a configuration: equal seeds give equal weights, on every rank."""
     torch.manual_seed(config.seed)
-    kind = NanoGPT if config.model == "nanogpt" else GPT
+    kind = FastGPT if config.recipe == "fast" else GPT
     return kind(config, symbols).to(getattr(torch, config.dtype))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 RUNS = Path(__file__).resolve().parent.parent / "runs"
 # What must be equal in runs whose losses are compared.
-RECIPE = ("model", "layers", "channels", "heads", "block_size", "batch_size", "steps", "log_every", "seed", "optimizer")
+ALIKE = ("recipe", "layers", "channels", "heads", "block_size", "batch_size", "steps", "log_every", "seed", "optimizer")
 
 
 def find(names):
@@ -27,7 +27,7 @@ def comparable(runs):
     """Ends the program if runs were not given the same work."""
     first = runs[0][2]
     for name, _, summary in runs[1:]:
-        for knob in RECIPE:
+        for knob in ALIKE:
             a, b = first["config"][knob], summary["config"][knob]
             if a != b:
                 sys.exit(f"not comparable: {runs[0][0]} had {knob} {a}, {name} had {b}; run one of them again")

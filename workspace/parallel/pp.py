@@ -58,7 +58,7 @@ def prepare(model, config):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device, mine = model.head.weight.device, blocks(config.layers, rank, world_size)
     if rank > 0:
-        model.recent, model.token_embedding = nn.Identity(), nn.Identity()
+        model.embedding = nn.Identity()
     for number in set(range(config.layers)) - set(mine):
         model.blocks[number] = nn.Identity()
     if rank < world_size - 1:

@@ -9,17 +9,28 @@ from parallel.tp_layers import (
     VocabParallelCrossEntropy,
     VocabParallelEmbedding,
     VocabParallelHead,
+    VocabParallelSumEmbedding,
 )
 from ranks import sharding
 from ranks.sharding import Shard
 
-# Which layer is cut how, by the end of its name. All others are replicated: the norms.
+# Which layer is cut how, by the end of its name. All others are replicated: positions and norms.
 PLAN = {
-    "token_embedding": VocabParallelEmbedding,  # forward 1 all-reduce
-    "inward": ColumnParallelLinear,  # backward 1
-    "outward": RowParallelLinear,  # forward 1
+    "embedding.token": VocabParallelEmbedding,  # forward 1 all-reduce
+    "attention.qkv": ColumnParallelLinear,  # backward 1
+    "attention.proj": RowParallelLinear,  # forward 1
+    "mlp.fc": ColumnParallelLinear,  # backward 1
+    "mlp.proj": RowParallelLinear,  # forward 1
     "head": VocabParallelHead,  # backward 1, and forward 3 in the loss
-}  # for L layers: forward L + 4, backward L + 1
+}  # for L layers: forward 2 L + 4, backward 2 L + 1
+
+# The same for --recipe fast, whose blocks are one pair: forward L + 4, backward L + 1.
+PLAN_FAST = {
+    "embedding.token": VocabParallelSumEmbedding,
+    "inward": ColumnParallelLinear,
+    "outward": RowParallelLinear,
+    "head": VocabParallelHead,
+}
 
 
 def check(config, world_size):
@@ -47,9 +58,10 @@ def shard_description(config, symbols, rank, world_size):
 
 
 def prepare(model, config, group=None):
-    """The model as this rank trains it: the layers of PLAN replaced, in place, by the rank's slice of them."""
+    """The model as this rank trains it: the layers of the plan replaced, in place, by the rank's slice of them."""
+    plan = PLAN_FAST if config.recipe == "fast" else PLAN
     for name, layer in list(model.named_modules()):
-        for ending, parallel in PLAN.items():
+        for ending, parallel in plan.items():
             if name.endswith(ending):
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, parallel(layer, group))

@@ -18,33 +18,46 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
+from gpt.fast import SumEmbedding
 from parallel import tp
 from parallel.dtensors import fill_up, lay_out_gradients, retie, shard_of, tied, watch
-from parallel.tp_layers import mask_padding, to_local
+from parallel.tp_layers import look_up, mask_padding
 from ranks import sharding
 
 
-def plan(sequence_parallel):
+def plan(recipe, sequence_parallel):
     """Which layer is cut how. Between them x [B, T, C] is whole on every rank or, sequence-parallel, cut along T.
 
-    A DTensor and a plain tensor do not mix in an operation, so the norms are in the plan too.
+    A DTensor and a plain tensor do not mix in an operation, so positions and norms are in the plan too.
     Source of the sequence's cut: Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198.
     """
     x = Shard(1) if sequence_parallel else Replicate()
+    column = ColwiseParallel(input_layouts=x)
+    row = RowwiseParallel(output_layouts=x, use_local_output=False)
+    of_recipe = {
+        "plain": {
+            "embedding.position": Positions(x),
+            "blocks.*.attention_norm": Norm(x),
+            "blocks.*.attention.qkv": column,
+            "blocks.*.attention.proj": row,
+            "blocks.*.mlp_norm": Norm(x),
+            "blocks.*.mlp.fc": column,
+            "blocks.*.mlp.proj": row,
+        },
+        "fast": {"blocks.*.norm": Norm(x), "blocks.*.inward": column, "blocks.*.outward": row},
+    }
     return {
-        "token_embedding": Embedding(x),
-        "blocks.*.norm": Norm(x),
-        "blocks.*.inward": ColwiseParallel(input_layouts=x),
-        "blocks.*.outward": RowwiseParallel(output_layouts=x, use_local_output=False),
+        "embedding.token": Embedding(x),
+        **of_recipe[recipe],
         "norm": Norm(x),
         "head": ColwiseParallel(input_layouts=x, use_local_output=False),
     }
 
 
 class Embedding(ParallelStyle):
-    """Rows cut over ranks, as in tp.py; a rank's part of the sum over the last characters [B, T, C] is partial.
+    """Rows cut over ranks, as in tp.py; what a rank finds, [B, T, C], is a partial sum.
 
-    torch's style masks the rows that a rank has not only after the sum, which fails (torch 2.6).
+    torch's style masks the rows that a rank has not only after the sum of fast.py, which fails (torch 2.6).
     """
 
     def __init__(self, x):
@@ -53,12 +66,31 @@ class Embedding(ParallelStyle):
 
     def _apply(self, layer, mesh):
         layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Shard(0)]))
+        sums = isinstance(layer, SumEmbedding)
 
         def forward(rows):
             weight = layer.weight.to_local()
-            local, elsewhere = to_local(rows, mesh.get_local_rank() * len(weight), len(weight))
-            found = F.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0).sum(-2)  # [B, T, C]
+            found = look_up(rows, weight, mesh.get_local_rank() * len(weight))
+            found = found.sum(-2) if sums else found  # [B, T, C]
             return DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(placements=[self.x])
+
+        layer.forward = forward
+        return layer
+
+
+class Positions(ParallelStyle):
+    """A replicated embedding of the positions; [T, C] lies as x does."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.along_time = Shard(0) if x.is_shard() else Replicate()
+
+    def _apply(self, layer, mesh):
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Replicate()]))
+
+        def forward(positions):
+            everywhere = DTensor.from_local(positions, mesh, [Replicate()], run_check=False)
+            return F.embedding(everywhere, layer.weight).redistribute(placements=[self.along_time])
 
         layer.forward = forward
         return layer
@@ -97,9 +129,9 @@ def prepare(model, config):
     model.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ties = tied(model)
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
-    for layer in (model.token_embedding, model.head):
+    for layer in (model.embedding.token, model.head):
         fill_up(layer, mesh.size())
-    parallelize_module(model, mesh, plan(config.sequence_parallel == "on"))
+    parallelize_module(model, mesh, plan(config.recipe, config.sequence_parallel == "on"))
     retie(model, ties)
     model.group = mesh.get_group()
     return model

@@ -10,7 +10,7 @@ part of each is here: (dimension, start, stop, size). A parameter that is not th
 every rank. `group` are the ranks that share the layer; None is all of them.
 
 Legend: R ranks, N any leading shape (batch, time), I and O channels in and out of the whole layer, V symbols,
-C channels, K last characters.
+C channels, K rows of a sum.
 """
 
 import torch
@@ -95,8 +95,7 @@ class RowParallelLinear(nn.Module):
 class VocabParallelEmbedding(nn.Module):
     """Rows of the embedding cut over ranks; a rank looks up the rows that it has and gives zero for the others.
 
-    Weight [ceil(K V/R), C]. Forward: rows [N, K] -> their sum [N, C], whole; one all-reduce of [N, C], since the rank
-    sums over K before. Backward: nothing is sent.
+    Weight [ceil(V/R), C]. Forward: tokens [N] -> [N, C], whole; one all-reduce of [N, C]. Backward: nothing is sent.
     Source: Megatron-LM, `VocabParallelEmbedding`.
     """
 
@@ -106,10 +105,19 @@ class VocabParallelEmbedding(nn.Module):
         self.weight, place = cut(whole.weight, 0, group)
         self.first, self.places = place[1], {"weight": place}
 
-    def forward(self, rows):
-        local, elsewhere = to_local(rows, self.first, len(self.weight))
-        found = F.embedding(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)  # [N, K, C]
-        return ReduceFromRanks.apply(found.sum(-2), self.group)
+    def forward(self, tokens):
+        return ReduceFromRanks.apply(self.found(tokens), self.group)
+
+    def found(self, rows):
+        """What this rank has of them, [N, C]: of rows [N] the vectors that are here, else zero."""
+        return look_up(rows, self.weight, self.first)
+
+
+class VocabParallelSumEmbedding(VocabParallelEmbedding):
+    """The same for the SumEmbedding of fast.py: rows [N, K] -> their sum [N, C], taken before the all-reduce."""
+
+    def found(self, rows):
+        return super().found(rows).sum(-2)  # [N, K, C] -> [N, C]
 
 
 class VocabParallelHead(nn.Module):
@@ -167,6 +175,12 @@ def to_local(tokens, first, count):
     """Tokens as rows of the slice that starts at `first`, and where they are on another rank (there the row is 0)."""
     elsewhere = (tokens < first) | (tokens >= first + count)
     return (tokens - first).masked_fill(elsewhere, 0), elsewhere
+
+
+def look_up(rows, weight, first):
+    """Of rows [N] of an embedding, of which those from `first` are here, the vectors [N, C]; 0 where they are not."""
+    local, elsewhere = to_local(rows, first, len(weight))
+    return F.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0)
 
 
 def cut(whole, dimension, group):

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from gpt.config import flag
 from ranks import rendezvous, sharding
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2  # so that there is another one if the newest cannot be read
 # Knobs that say what the numbers mean.
-FIXED = ("model", "optimizer", "layers", "heads", "channels", "block_size", "dtype")
+FIXED = ("recipe", "optimizer", "layers", "heads", "channels", "block_size", "dtype")
 # Knobs that a run may resume with another value of, and then trains otherwise than a run that nothing stopped.
 SAID = (
     *("seed", "batch_size", "steps", "lr", "muon_lr", "warmup", "decay", "final_lr"),

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-RECENT, SHARPNESS = 4, 0.35  # as model.py says
+RECENT, SHARPNESS = 4, 0.35  # as fast.py says
 MUON = (3.4445, -4.7750, 2.0315)  # https://kellerjordan.github.io/posts/muon/
 
 
-def gpt(weights, tokens, heads):
-    """Logits [B, T, V] of model.py's GPT with these weights, by name, for tokens [B, T]."""
+def fast(weights, tokens, heads):
+    """Logits [B, T, V] of fast.py's model with these weights, by name, for tokens [B, T]."""
     V, C = weights["head.weight"].shape
     T, D = tokens.shape[1], C // heads
     x = 0
@@ -21,7 +21,7 @@ def gpt(weights, tokens, heads):
         x = (
             x
             + F.one_hot(before, V).to(weights["head.weight"].dtype)
-            @ weights["token_embedding.weight"][back * V : (back + 1) * V]
+            @ weights["embedding.token.weight"][back * V : (back + 1) * V]
         )
     for number in range(sum(name.endswith("inward.weight") for name in weights)):
         layer = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"blocks.{number}.")}
@@ -63,26 +63,33 @@ def attention(q, k, v, heads):
     return module(q, k, v, attn_mask=later, need_weights=False)[0]
 
 
-def nanogpt(weights, tokens, heads):
-    """Logits of nanogpt.py's model, its blocks by torch's encoder layer."""
-    table = weights["token_embedding.weight"]
-    C, T = table.shape[1], tokens.shape[1]
-    x = table[tokens] + weights["position_embedding.weight"][:T]
+def plain(weights, tokens, heads):
+    """Logits [B, T, V] of model.py's model, its blocks by torch's encoder layer."""
+    T, C = tokens.shape[1], weights["head.weight"].shape[1]
+    x = weights["embedding.token.weight"][tokens] + weights["embedding.position.weight"][:T]
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
-    options = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True, "bias": False}
+    options = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
+    names = {
+        "self_attn.in_proj_": "attention.qkv.",
+        "self_attn.out_proj.": "attention.proj.",
+        "linear1.": "mlp.fc.",
+        "linear2.": "mlp.proj.",
+        "norm1.": "attention_norm.",
+        "norm2.": "mlp_norm.",
+    }
     for number in range(sum(name.endswith("qkv.weight") for name in weights)):
-        layer = nn.TransformerEncoderLayer(C, heads, 4 * C, **options, dtype=table.dtype)
-        names = {
-            "self_attn.in_proj_weight": "qkv",
-            "self_attn.out_proj.weight": "projection",
-            "linear1.weight": "up",
-            "linear2.weight": "down",
-            "norm1.weight": "attention_norm",
-            "norm2.weight": "mlp_norm",
+        layer = nn.TransformerEncoderLayer(C, heads, 4 * C, **options, dtype=x.dtype)
+        given = {
+            theirs + kind: weights[f"blocks.{number}.{ours}{kind}"]
+            for theirs, ours in names.items()
+            for kind in ("weight", "bias")
         }
-        given = {theirs: weights[f"blocks.{number}.{ours}.weight"] for theirs, ours in names.items()}
+        for kind in ("weight", "bias"):  # torch's rows are ordered [3, H, D], not [H, 3, D]
+            rows = given[f"self_attn.in_proj_{kind}"].unflatten(0, (heads, 3, C // heads))
+            given[f"self_attn.in_proj_{kind}"] = rows.transpose(0, 1).flatten(0, 2)
         x = torch.func.functional_call(layer, given, (x,), {"src_mask": later})
-    return F.layer_norm(x, (C,), weights["norm.weight"]) @ table.T
+    x = F.layer_norm(x, (C,), weights["norm.weight"], weights["norm.bias"])
+    return x @ weights["head.weight"].T
 
 
 class Optimiser:
@@ -94,8 +101,8 @@ class Optimiser:
             n: p for n, p in named.items() if config.optimizer == "muon" and n.startswith("blocks.") and p.ndim > 1
         }
         rest = {name: p for name, p in named.items() if name not in self.muon}
-        decayed = [p for name, p in rest.items() if not name.endswith("bias")]
-        others = [p for name, p in rest.items() if name.endswith("bias")]
+        decayed = [p for p in rest.values() if p.ndim > 1]
+        others = [p for p in rest.values() if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0}]
         self.adamw = torch.optim.AdamW(groups, betas=(0.9, config.beta2), foreach=False)
         self.model, self.config, self.momenta = model, config, {}

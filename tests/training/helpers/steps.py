@@ -23,7 +23,7 @@ TEXT = "".join(random.Random(7).choices(ALPHABET, k=700))
 
 def small(dtype, **changed):
     sizes = {"layers": LAYERS, "heads": 4, "channels": 32, "block_size": 16, "batch_size": 5, "eval_batch_size": 3}
-    optimiser = {"steps": STEPS, "warmup": 2, "lr": 1e-3, "muon_lr": 1e-3, "clip": CLIP}
+    optimiser = {"recipe": "plain", "steps": STEPS, "warmup": 2, "lr": 1e-3, "muon_lr": 1e-3, "clip": CLIP}
     return Config(**{**sizes, **optimiser, "dtype": dtype, **changed})
 
 
