@@ -113,7 +113,7 @@ def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):
 
 def test_grade_says_whether_an_exercise_is_done(cluster, workspace):
     not_yet = make("grade", f"NAME={NAME}", "LESSON=4")
-    assert not_yet.returncode == 1
+    assert not_yet.returncode != 0
     assert "no sampler yet" in not_yet.stdout + not_yet.stderr
     answer = PAGE.read_text().partition("def indices(")[2].partition("```")[0]
     (workspace / "exercises" / "sampler.py").write_text(f"import torch\n\n\ndef indices({answer}")
