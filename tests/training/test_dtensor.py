@@ -15,7 +15,7 @@ from gpt.model import build
 from parallel import none, tp_dtensor
 from parallel.breaks import BREAKS, Break
 from processes import spawn
-from steps import LAYERS, SYMBOLS, measure, small
+from steps import LAYERS, SYMBOLS, measure, of_torch_2_6, small
 
 CASES = {
     ("plain", "float64"): {"batch_size": 5},
@@ -151,6 +151,7 @@ def test_tied_weights_stay_tied(ranks):
         assert not rank["untied"], "parallelize_module keeps them tied now: retie is not needed"
 
 
+@of_torch_2_6
 def test_the_norm_of_torch_is_wrong_under_a_cut_sequence(ranks):
     """So the gradients of the norms are summed first, and the norm is our own."""
     expected = first_norm(none).item()
@@ -161,7 +162,7 @@ def test_the_norm_of_torch_is_wrong_under_a_cut_sequence(ranks):
 def test_a_mean_is_a_sum_divided(ranks):
     for rank in ranks:
         by_torch, ours = rank["mean"]
-        assert by_torch == "Cannot use ReduceOp.AVG with Gloo"
+        assert by_torch in ("Cannot use ReduceOp.AVG with Gloo", 3.5)  # torch 2.14 can
         assert ours == 3.5
 
 

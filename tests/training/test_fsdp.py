@@ -10,7 +10,7 @@ from gpt.model import build
 from parallel import fsdp, none
 from parallel.breaks import BREAKS
 from processes import spawn
-from steps import LAYERS, SYMBOLS, measure, small
+from steps import LAYERS, SYMBOLS, measure, of_torch_2_6, small
 
 # 5 sequences, 27 symbols: ranks do not divide them. And 10 sequences, accumulated in three steps.
 CASES = {
@@ -79,6 +79,7 @@ def test_collectives(ranks):
         assert rank["accumulated", "float64"]["calls"] == calls
 
 
+@of_torch_2_6
 def test_gloo_takes_an_average_for_a_sum(ranks, whole):
     """Without `reduce_scatter` of fsdp.py float32 gradients, which FSDP averages by ReduceOp.AVG, would be R times too
     large: this version's gloo has no such operation, and does not say so."""

@@ -30,12 +30,13 @@ def watch():
     """Count and time the collectives that DTensor makes on its own; called twice it does no more than once.
 
     Each is waited for where it starts, so that its time is known. Nothing is lost by that: what torch's layers start
-    they use in the next line.
+    they use in the next line. What ends in _tensor here ends in _single in torch 2.14.
     """
-    for name in ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single"):
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        name = next(each for each in (f"{kind}_single", f"{kind}_tensor", kind) if hasattr(functional, each))
         collective = getattr(functional, name)
         if not hasattr(collective, "__wrapped__"):
-            setattr(functional, name, watched(collective, name.removesuffix("_tensor")))
+            setattr(functional, name, watched(collective, kind))
 
 
 def watched(collective, name):

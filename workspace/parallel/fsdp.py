@@ -9,7 +9,6 @@ torch 2.6 has FSDP for GPUs only; `mend` says what three things a CPU and gloo n
 
 import torch
 import torch.distributed as dist
-from torch.distributed import all_gather_into_tensor, reduce_scatter_tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
@@ -18,6 +17,12 @@ from parallel import ddp
 from parallel.dtensors import shard_of, watch
 from ranks import sharding
 from ranks.communication import all_reduce, counted, phase
+
+# As which FSDP finds them in torch.distributed: torch 2.14 has new names for them.
+GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
+if hasattr(dist, "all_gather_single"):
+    GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
+all_gather_into_tensor, reduce_scatter_tensor = getattr(dist, GATHER), getattr(dist, SCATTER)
 
 
 def check(config, world_size):
@@ -98,7 +103,8 @@ def mend():
         if not hasattr(torch.cpu.Stream, name):  # a CPU has one stream, in which everything is done in order
             setattr(torch.cpu.Stream, name, lambda stream, event=None: None)
     torch.ops.fsdp.split_with_sizes_copy = unnoticed_copy
-    dist.all_gather_into_tensor, dist.reduce_scatter_tensor = all_gather, reduce_scatter
+    setattr(dist, GATHER, all_gather)
+    setattr(dist, SCATTER, reduce_scatter)
 
 
 def unnoticed_copy(gathered, sizes, dim, out):

@@ -80,13 +80,13 @@ def mean_loss(model, tokens, targets, count):
 
     Forward only, for a batch [B, T] of any size: activations [B, T, C] come from the stage before, or go to the next.
     """
-    stage, x = model.stage, tokens
+    stage, x, rank = model.stage, tokens, dist.get_rank()
     if not stage.is_first:
-        x = receive(model.activations.new_empty(*tokens.shape, model.activations.shape[-1]), stage.prev_rank, "forward")
+        x = receive(model.activations.new_empty(*tokens.shape, model.activations.shape[-1]), rank - 1, "forward")
     x = model(x)  # [B, T, C], or [B, T, V] from the last
     if stage.is_last:
         return F.cross_entropy(x.flatten(0, 1), targets.flatten(), reduction="sum") / count
-    stage.sends.start(x, stage.next_rank, "forward")
+    stage.sends.start(x, rank + 1, "forward")
     stage.sends.finish()
     return x.new_zeros(())
 

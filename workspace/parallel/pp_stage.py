@@ -4,7 +4,7 @@ Legend: B batch, T time, V symbols, M microbatches.
 """
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional as F
@@ -32,8 +32,12 @@ class Stage(PipelineStage):
         span[1] = time.perf_counter()
 
     def loss(self, logits, targets):
-        """A microbatch's part of the mean loss of the whole batch: these add up to it, and so do their gradients."""
-        with self.computing(*next(reversed(self.spans))):
+        """A microbatch's part of the mean loss of the whole batch: these add up to it, and so do their gradients.
+
+        Newer torch (2.14) also asks for it before the first microbatch, to learn shapes: that is not noted.
+        """
+        last = next(reversed(self.spans), None)
+        with self.computing(*last) if last else nullcontext():
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
 
     def forward_one_chunk(self, microbatch, *arguments, **options):
