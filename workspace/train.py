@@ -61,6 +61,10 @@ def main():
         torch.set_num_threads(config.threads)
     communication.configure(config)
     with rendezvous.process_group(env, config.backend, config.timeout) as device:
+        try:
+            precision(config, device)
+        except ValueError as error:
+            sys.exit(f"train.py: error: {error}")
         run = Run(config, env, device, strategy, text, batches, resumed, env.record(shard))
         figures = run.run()
     if env.rank == 0:
@@ -72,6 +76,7 @@ class Trainer:
 
     def __init__(self, config, strategy, whole, batches, device):
         self.config, self.strategy, self.batches, self.device = config, strategy, batches, device
+        self.amp = precision(config, device)
         self.model = strategy.prepare(whole.to(device), config)
         self.shards = strategy.shards(self.model)
         self.optimizer = make_optimizer(self.shards, config)
@@ -105,7 +110,8 @@ class Trainer:
         mine = self.strategy.local_batch(self.model, tokens, targets)
         loss = 0.0
         for number, (some, theirs) in enumerate(zip(*(t.tensor_split(pieces) for t in mine), strict=True), start=1):
-            loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
+            with self.autocast():
+                loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
         return loss
 
     @torch.no_grad()
@@ -114,9 +120,15 @@ class Trainer:
         total, count = 0.0, 0
         for tokens, targets in self.batches.validation_batches():
             mine = self.strategy.local_batch(self.model, tokens.to(self.device), targets.to(self.device))
-            total += self.strategy.mean_loss(self.model, *mine, targets.numel()).double() * targets.numel()
+            with self.autocast():
+                loss = self.strategy.mean_loss(self.model, *mine, targets.numel())
+            total += loss.double() * targets.numel()
             count += targets.numel()
         return self.whole_loss(total / count).item()
+
+    def autocast(self):
+        """Matrix products in bf16 if --amp says so. Of backward too: in a pipeline it comes between two forwards."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp == "bf16")
 
     def whole_loss(self, loss):
         return self.strategy.whole_loss(self.model, loss)
@@ -203,7 +215,7 @@ class Run(Trainer):
             f"recipe {config.recipe}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
             f"context {config.block_size}, seed {config.seed}\n"
             f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s) "
-            f"on {self.device.type}, over {communication.chosen(self.device)}",
+            f"on {self.device.type}, amp {self.amp}, over {communication.chosen(self.device)}",
             flush=True,
         )
         if self.first_step:
@@ -244,6 +256,14 @@ class Run(Trainer):
             each = ", ".join(f"{count:,} by {name}" for name, count in communication.carried.items())
             print(f"collectives of rank 0: {each}")
         print(f"--- sample ---\n{sample}\n--- end of sample ---\nwritten to {self.folder}", flush=True)
+
+
+def precision(config, device):
+    """What --amp comes to on the device, bf16 or off. ValueError if it cannot be had."""
+    if config.amp == "bf16" and (device.type, config.dtype) != ("cuda", "float32"):
+        raise ValueError(f"--amp bf16 is for float32 on a GPU, and this is {config.dtype} on {device.type}")
+    on_gpu = device.type == "cuda" and config.dtype == "float32" and torch.cuda.is_bf16_supported()
+    return "bf16" if config.amp == "bf16" or (config.amp == "auto" and on_gpu) else "off"
 
 
 def make_optimizer(shards, config):

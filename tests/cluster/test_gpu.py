@@ -9,6 +9,7 @@ from harness import clusters, engine, internals, jobs
 from harness.internals import Cluster
 from harness.names import NAME
 from slurmbed.course import data
+from slurmbed.course.runs import STRATEGY_NAMES
 from slurmbed.errors import SlurmbedError, UsageError
 
 GPU_NAME = f"{NAME}-gpu"
@@ -99,12 +100,19 @@ def host_gpus() -> int:
     return internals.host_gpus(clusters.make_cluster(GPU_NAME))
 
 
-def test_nccl_trains_on_a_gpu_for_each_node(host_gpus, image, tmp_path):
+def test_every_strategy_trains_by_nccl_with_a_gpu_for_each_node(host_gpus, image, tmp_path):
     nodes = min(2, host_gpus)
     own = clusters.copy_of_workspace(tmp_path)  # its job ids would meet another cluster's
     with clusters.running(GPU_NAME, nodes=nodes, cpus=2, gpus=1, torch="pypi", workspace=own) as cluster:
-        words = ("jobs/tp.sbatch", "--text", data.text(cluster).path, "--steps", "20", "--backend", "nccl")
-        run_job = jobs.job_runner(cluster, own)
-        job, _ = run_job(f"--nodes={nodes}", "--gpus-per-task=1", *words, timeout=600)
-    summary = jobs.summary(own, job.id)
-    assert (summary["steps"], summary["world_size"], summary["config"]["backend"]) == (20, nodes, "nccl")
+        words = ("--text", data.text(cluster).path, "--steps", "20", "--backend", "nccl")
+        run_job, losses = jobs.job_runner(cluster, own), {}
+        for name in STRATEGY_NAMES:
+            ranks = 1 if name == "none" else nodes
+            flags = ("--tp-size", str(nodes), "--amp", "off")
+            asked = (f"--nodes={ranks}", "--ntasks-per-node=1", "--gpus-per-node=1", f"jobs/{name}.sbatch")
+            job, _ = run_job(*asked, *words, *flags, timeout=600)
+            summary = jobs.summary(own, job.id)
+            assert (summary["steps"], summary["world_size"]) == (20, ranks), name
+            assert name == "none" or "nccl" in summary["transports"], name
+            losses[name] = summary["val_loss"]
+    assert losses == pytest.approx(dict.fromkeys(STRATEGY_NAMES, losses["none"]), abs=5e-3)

@@ -89,6 +89,12 @@ class Config:
     # The machine.
     seed: int = knob(1337, "decides the initial weights and every batch")
     dtype: str = knob("float32", "type of weights and activations", ("float32", "float64"))
+    amp: str = knob(
+        "auto",
+        "type of matrix products and attention on a GPU, of float32 weights: bf16; auto: bf16 on a GPU; off: that of "
+        "weights",
+        ("auto", "off", "bf16"),
+    )
     backend: str = knob(
         "auto",
         "gloo (CPU), nccl (a GPU for each rank), mpi (under mpirun) or auto: nccl if every rank has a GPU, else gloo",

@@ -41,7 +41,7 @@ def prepare(model, config):
 
     In a step L + 1 all-gathers forward, L again backward, and L + 1 reduce-scatters.
     """
-    mend()
+    mend(next(model.parameters()).device.type)
     watch()
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
     for block in model.blocks:
@@ -92,7 +92,7 @@ def shards(model):
     return {name: shard_of(parameter) for name, parameter in model.named_parameters()}
 
 
-def mend():
+def mend(device_type="cpu"):
     """Let FSDP run on a CPU over gloo, and count what it sends: it finds these functions as attributes of modules.
 
     A stream of the CPU lacks two methods (https://github.com/pytorch/pytorch/pull/145935). Gathering a block again for
@@ -102,7 +102,8 @@ def mend():
     for name in ("record_event", "wait_event"):
         if not hasattr(torch.cpu.Stream, name):  # a CPU has one stream, in which everything is done in order
             setattr(torch.cpu.Stream, name, lambda stream, event=None: None)
-    torch.ops.fsdp.split_with_sizes_copy = unnoticed_copy
+    if device_type == "cpu":
+        torch.ops.fsdp.split_with_sizes_copy = unnoticed_copy
     setattr(dist, GATHER, all_gather)
     setattr(dist, SCATTER, reduce_scatter)
 

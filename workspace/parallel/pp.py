@@ -99,6 +99,7 @@ def backward(model, tokens, targets, count, last):
     inputs = (tokens,) if stage.is_first else ()
     model.schedule.step(*inputs, **({"target": targets, "losses": losses} if stage.is_last else {}))
     stage.sends.finish()
+    stage.over()
     return torch.stack(losses).sum().detach() if stage.is_last else model.activations.new_zeros(())
 
 

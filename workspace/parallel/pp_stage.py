@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional as F
 
-from ranks.communication import Sends, receive
+from ranks.communication import Sends, count, moment, receive, took, transport
 
 
 class Stage(PipelineStage):
@@ -17,16 +17,22 @@ class Stage(PipelineStage):
 
     The schedule asks it for them in the right order, right before and after it computes. Left to torch 2.6, of a send
     and a receive only the receive is waited for, and gloo drops a send that nobody holds.
+
+    With NCCL it leaves them to the schedule, and counts them only: what goes to a rank and what comes from it is done
+    in one order, so that two ranks that both send first would wait for each other. The schedule starts both at once,
+    by batch_isend_irecv.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.count, self.sends = 1, Sends()
+        self.batched, self.handed = transport(None, self.device.type) == "nccl", None
         self.spans = {}  # (forward or backward, microbatch) -> [start, end] in the last batch, by time.perf_counter
 
     @contextmanager
     def computing(self, kind, microbatch):
         """Note the time; if it has been noted before, it is longer now."""
+        self.over()
         span = self.spans.setdefault((kind, microbatch), [time.perf_counter(), None])
         yield
         span[1] = time.perf_counter()
@@ -60,12 +66,30 @@ class Stage(PipelineStage):
     def get_bwd_send_ops(self, microbatch):
         return self.send(super().get_bwd_send_ops(microbatch), "backward")
 
+    def hand_over(self, operations, kind):
+        """Count what the schedule sends and receives itself; its time is that until the GPU computes again."""
+        for _ in operations:
+            count(kind, "nccl")
+        if operations and self.handed is None:
+            self.handed = kind, moment("nccl")
+        return operations
+
+    def over(self):
+        """What was handed over has been waited for: add its time."""
+        if self.handed is not None:
+            took(*self.handed, moment("nccl"))
+            self.handed = None
+
     def receive(self, operations, kind):
+        if self.batched:
+            return self.hand_over(operations, kind)
         for each in operations:
             receive(each.tensor, each.peer, kind)
         return []
 
     def send(self, operations, kind):
+        if self.batched:
+            return self.hand_over(operations, kind)
         for each in operations:
             self.sends.start(each.tensor, each.peer, kind)
         return []

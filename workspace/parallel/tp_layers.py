@@ -154,6 +154,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(context, logits, targets, first, group):
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # from bf16, where --amp says so
         greatest = all_reduce(logits.amax(-1), "forward", dist.ReduceOp.MAX, group)
         shifted = logits - greatest.unsqueeze(-1)
         local, elsewhere = to_local(targets, first, logits.shape[-1])

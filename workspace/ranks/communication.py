@@ -2,7 +2,8 @@
 trains, but for the flag of signals.py.
 
 A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
-with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over.
+with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over. On a
+GPU a call only launches: there the times are those of CUDA events, from when the GPU comes to it to when it is over.
 """
 
 import math
@@ -25,28 +26,63 @@ carried = Counter()  # transport -> collectives that it carried
 WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+pending = []  # (kind, start, end) of what was launched on the GPU, whose time is not known yet
+
+
 @contextmanager
-def counted(kind, group=None, socket=False):
-    start = time.perf_counter()
+def counted(kind, group=None, device_type=None, socket=False):
+    """Count a collective of what is on a device; by default on that which the ranks compute on."""
+    carrier = "socket" if socket else transport(group, device_type)
+    start = moment(carrier)
     with marked("collective", kind, group):
         yield
-    count(kind, group, socket)
-    seconds[kind] += time.perf_counter() - start
+    count(kind, carrier)
+    took(kind, start, moment(carrier))
 
 
-def count(kind, group, socket):
+def count(kind, carrier):
     calls[kind] += 1
-    carried["socket" if socket else transport(group)] += 1
+    carried[carrier] += 1
 
 
-def transport(group=None):
-    """The backend of torch that carries what is on the device that the ranks compute on."""
-    return "nccl" if "nccl" in dist.get_backend_config(group) else dist.get_backend(group)
+def moment(carrier):
+    """Now, in seconds; with NCCL an event, which notes when the GPU comes to it."""
+    if carrier != "nccl":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def took(kind, start, end):
+    """Add the time between two moments."""
+    if isinstance(start, float):
+        seconds[kind] += end - start
+    else:
+        pending.append((kind, start, end))
+
+
+def settle():
+    """Wait until the GPU is through with what was launched, and add its times."""
+    if pending:
+        torch.cuda.synchronize()
+    for kind, start, end in pending:
+        seconds[kind] += start.elapsed_time(end) / 1000  # it is in ms
+    pending.clear()
+
+
+def transport(group=None, device_type=None):
+    """The backend of torch that carries what is on a device; by default on that which the ranks compute on."""
+    config = dist.get_backend_config(group)  # like "cpu:gloo,cuda:nccl"
+    backends = dict(each.split(":") for each in config.split(",") if ":" in each)
+    if device_type is None:
+        device_type = "cuda" if backends.get("cuda") == "nccl" else "cpu"
+    return backends.get(device_type) or dist.get_backend(group)
 
 
 def chosen(device):
     """The transport of sums of what is on the device, as far as they are this module's."""
-    return "socket" if settings.all_reduce == "socket" and device.type == "cpu" else transport()
+    return "socket" if settings.all_reduce == "socket" and device.type == "cpu" else transport(None, device.type)
 
 
 def marked(what, kind, group=None):
@@ -81,7 +117,7 @@ def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     socket = by_socket(tensor) and op in OPERATIONS
-    with counted(kind, group, socket):
+    with counted(kind, group, tensor.device.type, socket):
         if socket:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
         result = tensor.to(wire, copy=True, memory_format=torch.contiguous_format)
@@ -97,7 +133,7 @@ def all_gather(tensor, sizes, kind, group=None, rounded=False):
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
     socket = by_socket(tensor)
-    with counted(f"{kind} all_gather", group, socket):
+    with counted(f"{kind} all_gather", group, tensor.device.type, socket):
         if socket:
             width = math.prod(sent.shape[1:])
             parts = connections(group).exchange([sent.view(-1)] * len(sizes), [size * width for size in sizes])
@@ -152,7 +188,7 @@ class Buckets:
     """
 
     def __init__(self, wrapped):
-        self.group, self.ready = wrapped.process_group, None
+        self.group, self.ready, self.carrier = wrapped.process_group, None, ""
         wrapped.register_comm_hook(None, self.reduce)
 
     def reduce(self, _, bucket):
@@ -161,8 +197,9 @@ class Buckets:
             future = torch.futures.Future()
             future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
             return future
-        self.ready = time.perf_counter()
-        count("backward", self.group, socket=False)
+        self.carrier = transport(self.group, gradient.device.type)
+        self.ready = moment(self.carrier)
+        count("backward", self.carrier)
         sent = gradient.to(WIRES[settings.wire]) if gradient.dtype == torch.float32 else gradient
         with marked("begun", "backward", self.group):
             reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
@@ -170,8 +207,8 @@ class Buckets:
 
     def waited(self):
         """Count the time since the last bucket was ready, of those that overlap: call it when backward has ended."""
-        if self.ready:
-            seconds["backward"] += time.perf_counter() - self.ready
+        if self.ready is not None:
+            took("backward", self.ready, moment(self.carrier))
 
 
 def phase():
