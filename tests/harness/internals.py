@@ -9,7 +9,7 @@ from dev import testrun
 from slurmbed.cluster import access, images, readiness
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.host import Host
-from slurmbed.cluster.settings import Settings
+from slurmbed.cluster.settings import VERSIONS, Settings
 from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
 from slurmbed.slurm.client import Slurm
@@ -17,7 +17,10 @@ from slurmbed.slurm.placement import block_layout, parse_ranks, placement, requi
 from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
 from slurmbed.slurm.rest import Rest
 
+DEFAULT_VERSION = next(iter(VERSIONS))
+
 __all__ = [
+    "DEFAULT_VERSION",
     "ROOT",
     "SACCT",
     "Cluster",

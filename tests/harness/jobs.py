@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from harness import engine
-from harness.internals import Job
+from harness.internals import DEFAULT_VERSION, Job
 from slurmbed.errors import WaitTimeout
 from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
@@ -75,6 +77,12 @@ def wait_for_file(cluster, job_id: str, holds: Callable[[], bool], told: Callabl
         wait_until(check, what=f"what job {job_id} writes", timeout=timeout)
     except WaitTimeout as late:
         raise AssertionError(f"{late}\n{cluster.slurm.job(job_id)}\n{told()}") from None
+
+
+def require_pmix(cluster) -> None:
+    """Skip a test where Debian packages Slurm without PMIx, as 26.05; the default version has it."""
+    if cluster.choices().slurm != DEFAULT_VERSION and "pmix" not in cluster.slurm.runner(["srun", "--mpi=list"]).output:
+        pytest.skip("Debian's package of this Slurm has no PMIx plugin")
 
 
 def until(cluster, job_id: str, state: str, reason: str = "") -> Job:

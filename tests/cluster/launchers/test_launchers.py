@@ -37,6 +37,8 @@ ENDED = [case(name, default=name in MECHANISMS) for name in LAUNCHERS if name no
 
 @pytest.mark.parametrize(("nodes", "per_node", "name"), SIZES)
 def test_every_rank_is_there_once_and_where_slurm_says(pod, nodes, per_node, name):
+    if name == "pmix":
+        jobs.require_pmix(pod)
     launcher = LAUNCHERS[name]
     nodes = 1 if launcher.one_node else nodes
     proof = launchers.prove(pod, launcher, nodes, per_node)

@@ -1,5 +1,6 @@
 """MPI and DeepSpeed on the pod: what they compute beside the launchers' common programs, and what they leave behind."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,13 @@ def test_over_ssh_a_rank_that_fails_on_the_other_node_ends_the_job(pod, pod_work
 
 
 @pytest.mark.parametrize("launch", MPI, ids=by_script)
-def test_mpi4py_adds_up(pod_job, launch):
+def test_mpi4py_adds_up(pod, pod_job, launch):
+    if by_script(launch) == "pmix":
+        jobs.require_pmix(pod)
     _, log = pod_job(*launch, "launchers/mpi_sum.py", timeout=300)
     assert [rank.host for rank in parse_ranks(log)] == NODES
     assert jobs.record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
-    assert "Open MPI v5" in log
+    assert re.search("Open MPI v[56]", log)
     assert "1 sum(s) over 4 rank(s): all right" in log
 
 
