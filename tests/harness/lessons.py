@@ -11,7 +11,7 @@ WORKSPACE = Path(__file__).parents[2] / "workspace"
 PAGE = WORKSPACE / "README.md"
 # The lessons with pages of their own, workspace/lessons/NAME.md, by the cluster that they need.
 ON_TWO_NODES = ("arithmetic", "fsdp", "scaling", "torchrun")
-ON_CAMPUS = ("slurm",)
+ON_CAMPUS = ("slurm", "gpus")
 LIMIT = 400  # seconds for a lesson
 
 # What a promised line may differ in: left-out text, a drawing, a number with a point or in percent, spaces.
