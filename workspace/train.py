@@ -24,7 +24,7 @@ import parallel
 from gpt import config as configuration
 from gpt import data
 from gpt.batches import TextData
-from gpt.model import build, generate
+from gpt.model import build, generate, outline
 from gpt.muon import Muon
 from parallel import breaks
 from ranks import communication, environment, rendezvous, timeline
@@ -74,10 +74,10 @@ def main():
 class Trainer:
     """The model and its optimiser on one rank: steps and evaluations. It knows nothing of files and signals."""
 
-    def __init__(self, config, strategy, whole, batches, device):
+    def __init__(self, config, strategy, model, batches, device):
         self.config, self.strategy, self.batches, self.device = config, strategy, batches, device
         self.amp = precision(config, device)
-        self.model = strategy.prepare(whole.to(device), config)
+        self.model = strategy.prepare(model, config)
         self.shards = strategy.shards(self.model)
         self.optimizer = make_optimizer(self.shards, config)
         self.held = 0  # bytes, in the last step
@@ -138,7 +138,7 @@ class Run(Trainer):
     """A training run on one rank."""
 
     def __init__(self, config, env, device, strategy, text, batches, resumed, record):
-        super().__init__(config, strategy, build(config, len(text.symbols)), batches, device)
+        super().__init__(config, strategy, outline(config, len(text.symbols)), batches, device)
         self.env, self.text, self.resumed = env, text, resumed
         self.chief = env.rank == 0  # the rank that writes
         self.interruption = signals.Interruption()

@@ -50,8 +50,8 @@ class Block(nn.Module):
 
 def rotary_angles(positions, head_channels):
     """Angle of each position and pair of channels, [T, D/2]: from 1 radian for each character to 1/1,000."""
-    frequencies = 1000.0 ** -torch.linspace(0, 1, head_channels // 2)
-    return torch.outer(torch.arange(positions), frequencies)
+    frequencies = 1000.0 ** -torch.linspace(0, 1, head_channels // 2, device="cpu")  # also where shapes alone are made
+    return torch.outer(torch.arange(positions, device="cpu"), frequencies)
 
 
 def rotate(x, angles):
@@ -108,21 +108,21 @@ class FastGPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.channels, elementwise_affine=False)
         self.head = nn.Linear(config.channels, symbols, bias=False)
-        self.initialise(config)
 
-    def initialise(self, config):
+    @torch.no_grad()
+    def initialise(self, name, layer):
         """Keep the size of activations at any width; what adds up in the residual stream starts smaller."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif name.endswith("outward.weight"):
-                nn.init.normal_(parameter, std=1 / math.sqrt(config.layers * parameter.shape[1]))
-            elif name.endswith("inward.weight"):
-                nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1]))
-        nn.init.normal_(self.embedding.token.weight, std=0.25)
-        symbols = self.head.out_features
-        nn.init.normal_(self.embedding.token.weight[:symbols], std=0.5)  # the character itself says most
-        nn.init.normal_(self.head.weight, std=0.02)
+        if name.endswith("outward"):
+            nn.init.normal_(layer.weight, std=1 / math.sqrt(len(self.blocks) * layer.in_features))
+            nn.init.zeros_(layer.bias)
+        elif name.endswith("inward"):
+            nn.init.normal_(layer.weight, std=1 / math.sqrt(layer.in_features))
+            nn.init.zeros_(layer.bias)
+        elif name == "embedding.token":
+            nn.init.normal_(layer.weight, std=0.25)
+            nn.init.normal_(layer.weight[: self.head.out_features], std=0.5)  # the character itself says most
+        elif name == "head":
+            nn.init.normal_(layer.weight, std=0.02)
 
     def forward(self, tokens):
         x = self.embedding(tokens)  # [B, T, C]

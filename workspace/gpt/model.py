@@ -11,11 +11,14 @@ Source: Radford et al. 2019, GPT-2; https://github.com/karpathy/nanoGPT, model.p
 Legend: B batch, T time, C channels, H heads, D channels of a head (C = H D), V symbols in the vocabulary.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from gpt.fast import FastGPT
+from ranks import sharding
 
 
 class Embedding(nn.Module):
@@ -92,11 +95,36 @@ class GPT(nn.Module):
         return self.head(self.norm(x))  # [B, T, V]
 
 
-def build(config, symbols):
-    """The model of a configuration: equal seeds give equal weights, on every rank."""
-    torch.manual_seed(config.seed)
+def outline(config, symbols):
+    """The model of a configuration on torch's meta device: shapes without memory, for a strategy to cut and to fill."""
     kind = FastGPT if config.recipe == "fast" else GPT
-    return kind(config, symbols).to(getattr(torch, config.dtype))
+    with torch.device("meta"):
+        model = kind(config, symbols).to(getattr(torch, config.dtype))
+    model.weights = partial(weights, kind, config, symbols)
+    return model
+
+
+def weights(kind, config, symbols):
+    """(name, whole tensor) of each parameter, one layer in memory at a time. Equal seeds give equal weights."""
+    torch.manual_seed(config.seed)
+    with torch.device("meta"):
+        model = kind(config, symbols)
+    for name, layer in model.named_modules():
+        if not hasattr(layer, "reset_parameters"):
+            continue
+        layer.to_empty(device="cpu")
+        layer.reset_parameters()
+        if kind is FastGPT:
+            model.initialise(name, layer)
+        for own, parameter in layer.named_parameters():
+            yield f"{name}.{own}", parameter.detach()
+        layer.to_empty(device="meta")
+
+
+def build(config, symbols):
+    """The whole model of a configuration, on the CPU."""
+    model = outline(config, symbols)
+    return sharding.fill(model, sharding.whole, torch.device("cpu"))
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ def prepare(model, config, group=None):
     Source: Li et al. 2020, PyTorch Distributed, https://arxiv.org/abs/2006.15704.
     """
     wrapped = DistributedDataParallel(
-        model,
+        sharding.fill(model, sharding.whole),
         process_group=group,
         bucket_cap_mb=config.bucket_mb,
         broadcast_buffers=False,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from parallel import ddp
 from parallel.dtensors import shard_of, watch
 from ranks import sharding
-from ranks.communication import all_reduce, counted, phase
+from ranks.communication import all_reduce, counted, own_device, phase
 
 # As which FSDP finds them in torch.distributed: torch 2.14 has new names for them.
 GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
@@ -41,13 +41,14 @@ def prepare(model, config):
 
     In a step L + 1 all-gathers forward, L again backward, and L + 1 reduce-scatters.
     """
-    mend(next(model.parameters()).device.type)
+    device_type = own_device().type
+    mend(device_type)
     watch()
-    mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+    mesh = init_device_mesh(device_type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return model
+    return sharding.fill(model, shards)
 
 
 def local_batch(model, tokens, targets):

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from parallel import ddp, tp
 from parallel.tp_layers import VocabParallelCrossEntropy
+from ranks.communication import own_device
 
 
 def check(config, world_size):
@@ -36,7 +37,7 @@ def shard_description(config, symbols, rank, world_size):
 def prepare(model, config):
     """The model as this rank trains it: its slice of the model, and a wrapper that sums over the rows."""
     shape = (dist.get_world_size() // config.tp_size, config.tp_size)
-    device = next(model.parameters()).device.type
+    device = own_device().type
     mesh = init_device_mesh(device, shape, mesh_dim_names=("dp", "tp"))
     return ddp.prepare(tp.prepare(model, config, mesh["tp"].get_group()), config, mesh["dp"].get_group())
 

@@ -25,7 +25,7 @@ def shard_description(config, symbols, rank, world_size):
 
 def prepare(model, config):
     """The model as this rank trains it."""
-    return model
+    return sharding.fill(model, shards)
 
 
 def local_batch(model, tokens, targets):

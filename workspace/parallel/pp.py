@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from parallel.pp_stage import Stage
 from ranks import sharding
-from ranks.communication import all_reduce, receive
+from ranks.communication import all_reduce, own_device, receive
 
 # Newer torch divides the gradient by M unless told not to; 2.6 cannot be told, and does not.
 UNSCALED = {"scale_grads": False} if "scale_grads" in inspect.signature(Schedule1F1B).parameters else {}
@@ -56,13 +56,14 @@ def prepare(model, config):
     So the stage's forward is the model's own: tokens or activations in, activations or logits out.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    device, mine = model.head.weight.device, blocks(config.layers, rank, world_size)
+    device, mine = own_device(), blocks(config.layers, rank, world_size)
     if rank > 0:
         model.embedding = nn.Identity()
     for number in set(range(config.layers)) - set(mine):
         model.blocks[number] = nn.Identity()
     if rank < world_size - 1:
         model.norm, model.head = nn.Identity(), nn.Identity()
+    sharding.fill(model, shards)
     model.activations = torch.empty(0, 0, config.channels, dtype=getattr(torch, config.dtype), device=device)
     model.stage = Stage(model, rank, world_size, device)
     model.schedule = Schedule1F1B(model.stage, config.microbatches, model.stage.loss, **UNSCALED)

@@ -66,7 +66,7 @@ def prepare(model, config, group=None):
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, parallel(layer, group))
     model.group = group
-    return model
+    return sharding.fill(model, shards)
 
 
 def local_batch(model, tokens, targets):

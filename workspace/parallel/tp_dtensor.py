@@ -23,6 +23,7 @@ from parallel import tp
 from parallel.dtensors import fill_up, lay_out_gradients, retie, shard_of, tied, watch
 from parallel.tp_layers import look_up, mask_padding
 from ranks import sharding
+from ranks.communication import own_device
 
 
 def plan(recipe, sequence_parallel):
@@ -128,13 +129,13 @@ def prepare(model, config):
     watch()
     model.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ties = tied(model)
-    mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+    mesh = init_device_mesh(own_device().type, (dist.get_world_size(),))
     for layer in (model.embedding.token, model.head):
         fill_up(layer, mesh.size())
     parallelize_module(model, mesh, plan(config.recipe, config.sequence_parallel == "on"))
     retie(model, ties)
     model.group = mesh.get_group()
-    return model
+    return sharding.fill(model, shards)
 
 
 def local_batch(model, tokens, targets):

@@ -80,6 +80,11 @@ def transport(group=None, device_type=None):
     return backends.get(device_type) or dist.get_backend(group)
 
 
+def own_device():
+    """What this rank computes on: with NCCL the GPU that it has made current."""
+    return torch.device("cuda", torch.cuda.current_device()) if transport() == "nccl" else torch.device("cpu")
+
+
 def chosen(device):
     """The transport of sums of what is on the device, as far as they are this module's."""
     return "socket" if settings.all_reduce == "socket" and device.type == "cpu" else transport(None, device.type)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ranks.communication import all_reduce
+from ranks.communication import all_reduce, own_device
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,23 @@ class Shard:
 def whole(model, copies=None):
     """Shards of a model that is whole on this rank."""
     return {name: Shard(parameter, copies=copies) for name, parameter in model.named_parameters()}
+
+
+@torch.no_grad()
+def fill(model, shards, device=None):
+    """Give a model of meta tensors memory on the device that this rank computes on, and its part of each weight.
+
+    `shards(model)` says what is here. A model that has weights is returned as it is.
+    """
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        return model
+    device = device or own_device()
+    model._apply(lambda tensor: torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+    mine = shards(model)
+    for name, whole_tensor in model.weights():
+        if name in mine:
+            mine[name].take((None, 0, 0, 0), whole_tensor, mine[name].parameter)
+    return model
 
 
 def local(tensor):

@@ -1,0 +1,80 @@
+"""No rank needs room for the whole model: not while it trains, and not while the model is made."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import parallel
+import train
+from gpt.batches import TextData
+from gpt.model import build, outline
+from processes import spawn
+from ranks import sharding
+from steps import ALPHABET, SYMBOLS, TEXT, Losses, small
+
+SIZES = {"layers": 4, "heads": 4, "channels": 64, "batch_size": 8}
+
+
+class Live(TorchDispatchMode):
+    """The most bytes of tensors alive at a time, of those that operations made under this mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.storages, self.most = {}, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+                storage = tensor.untyped_storage()
+                self.storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.storages = {key: each for key, each in self.storages.items() if not each[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self.storages.values()))
+        return made
+
+
+def trained(rank, world_size, name, recipe):
+    """Most bytes while the model is made, and those held in the second step; then whether it is the whole model's."""
+    strategy, config = parallel.load(name), small("float32", recipe=recipe, parallel=name, **SIZES)
+    with Live() as live:
+        trainer = train.Trainer(
+            config, strategy, outline(config, SYMBOLS), TextData(TEXT, ALPHABET, config), torch.device("cpu")
+        )
+    whole = dict(build(config, SYMBOLS).named_parameters())
+    for name, shard in trainer.shards.items():
+        expected = torch.zeros_like(shard.parameter.detach())
+        shard.take((None, 0, 0, 0), whole[name].detach(), expected)
+        assert torch.equal(sharding.local(shard.parameter), sharding.local(expected)), name
+    for step in (1, 2):
+        trainer.step(step, Losses())
+    return live.most, trainer.held
+
+
+@pytest.fixture(scope="module", params=["plain", "fast"])
+def ranks(request, tmp_path_factory):
+    """ranks(strategy, world size) -> what `trained` found, by rank."""
+
+    def start(name, world_size):
+        worker = partial(trained, name=name, recipe=request.param)
+        worker.__name__ = "trained"
+        return spawn(worker, world_size, tmp_path_factory.mktemp(name))
+
+    return start
+
+
+def test_of_four_tensor_parallel_ranks_each_has_a_quarter(ranks):
+    ((made, held),) = ranks("none", 1)
+    weights = 4 * sum(p.numel() for p in build(small("float32", **SIZES), SYMBOLS).parameters())
+    assert held > 3 * weights
+    for part_made, part_held in ranks("tp", 4):
+        assert part_made < 0.4 * made
+        assert part_held < 0.4 * held
+
+
+@pytest.mark.parametrize("name", ["ddp", "tp-dtensor", "fsdp", "pp"])
+def test_every_strategy_fills_an_outline_with_the_weights_of_the_whole(ranks, name):
+    ranks(name, 2)
