@@ -117,7 +117,8 @@ def show(console: Console, result: RunResult) -> None:
     text = summary["text"]["name"]
     carried = f", by {result.transports}" if result.transports else ""
     console.print(
-        f"{summary['steps']} steps on {text}: train loss {summary['train_loss']:.3f}, "
+        f"{summary['steps']} steps of recipe {summary['config']['recipe']} on {text}: "
+        f"train loss {summary['train_loss']:.3f}, "
         f"validation loss {summary['val_loss']:.3f}, {summary['tokens_per_s']:,.0f} tokens/s, "
         f"{summary['communication_share']:.0%} of the time in communication{carried}; "
         f"a rank holds {result.megabytes} MB of parameters, gradients and optimizer state",

@@ -43,7 +43,7 @@ def test_what_a_run_leaves(run):
     assert summary["placement"] == records
     assert summary["text"]["name"] == "words"
     assert summary["text"]["symbols"] == 27
-    assert summary["collectives_per_step"] == {"forward": 6, "backward": 3, "gradient_norm": 1}
+    assert summary["collectives_per_step"] == {"forward": 8, "backward": 5, "gradient_norm": 1}
     assert 0 < summary["communication_share"] < 1
     assert [each["peak"] for each in summary["memory"]] == [None, None]
     assert f"a rank holds {summary['memory'][0]['held'] / 1e6:.1f} MB of parameters, gradients" in ranks[0].stdout

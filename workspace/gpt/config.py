@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent.parent  # of train.py
 
 # What a run is by default, by --recipe: the defaults of the knobs that are None in Config.
 RECIPES = {
-    "plain": {"layers": 2, "optimizer": "adamw", "lr": 0.01, "steps": 500, "batch_size": 24, "warmup": 50},
+    "plain": {"layers": 2, "optimizer": "adamw", "lr": 0.01, "steps": 600, "batch_size": 24, "warmup": 50},
     "fast": {"layers": 4, "optimizer": "muon", "lr": 0.015, "steps": 235, "batch_size": 16, "warmup": 10},
 }
 
@@ -43,7 +43,7 @@ class Config:
 
     # The model, and how it is trained: width and context are nanoGPT's for a CPU.
     recipe: str = knob(
-        "fast", "plain: gpt/model.py by AdamW; fast: gpt/fast.py by Muon, which learns sooner", tuple(RECIPES)
+        "plain", "plain: gpt/model.py by AdamW; fast: gpt/fast.py by Muon, which learns sooner", tuple(RECIPES)
     )
     layers: int = knob(None, "transformer blocks")
     heads: int = knob(4, "attention heads; tp needs a multiple of the world size")

@@ -13,10 +13,10 @@ def main():
         ranks = summary["shards"]
         shapes = {matrix: part["shape"] for rank in ranks for matrix, part in rank.items() if len(part["shape"]) == 2}
         heads = "".join(f"rank {rank}".ljust(18) for rank in range(len(ranks)))
-        print(f"{name + ':':<26}{'shape':<12}{heads}".rstrip())
+        print(f"{name + ':':<32}{'shape':<12}{heads}".rstrip())
         for matrix, shape in shapes.items():
             cells = "".join(held(rank.get(matrix)).ljust(18) for rank in ranks)
-            print(f"{matrix:<26}{'x'.join(map(str, shape)):<12}{cells}".rstrip())
+            print(f"{matrix:<32}{'x'.join(map(str, shape)):<12}{cells}".rstrip())
 
 
 def held(part):
