@@ -11,9 +11,9 @@ help: ## print this
 	@sed -n 's/^#: //p' Makefile
 
 #: make train [PARALLEL=tp] [NODES=2]            from nothing to a model trained on the cluster, and its report
-#:         [STEPS=..] [TEXT=file]
+#:         [RECIPE=plain|fast] [STEPS=..] [TEXT=file]
 #: make compare [STRATEGIES=none,ddp,tp]         one strategy after another, and one report of all
-#:         [STEPS=..] [TEXT=file]
+#:         [RECIPE=plain|fast] [STEPS=..] [TEXT=file]
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
 #: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
 #: make grade LESSON=3                          checks the exercise of a lesson (3, 4 or 6), on two nodes

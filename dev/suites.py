@@ -79,7 +79,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def alone(words: Sequence[str]) -> int:
-    """Run once more, one after another, the few tests of a suite that failed; returns pytest's exit status.
+    """Run the files of the few tests that failed once more, one after another; returns pytest's exit status.
 
     With four clusters on two busy cores, a wait can end too soon. That says nothing of what is tested. Tests that pass
     alone are named: each is a defect of the test.
@@ -88,8 +88,10 @@ def alone(words: Sequence[str]) -> int:
     if len(failed) > FEW:
         return TESTS_FAILED
     say(f"---- once more, alone: {len(failed)} that failed ----")
-    again = [word for word in words if word not in SIDE_BY_SIDE]
-    code = run([*again, "--last-failed", "--last-failed-no-failures=none"], timeout=LIMIT, capture=False).returncode
+    root, folder = LAST_FAILED.parents[3], words[3]
+    files = sorted({str(root / name.partition("::")[0]) for name in failed})
+    again = [word for word in words if word not in (folder, *SIDE_BY_SIDE)]
+    code = run([*again, *files], timeout=LIMIT, capture=False).returncode
     if code == 0:
         say("failed beside others, passed alone: " + ", ".join(failed))
     return code

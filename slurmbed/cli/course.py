@@ -18,6 +18,9 @@ from slurmbed.course import train as training
 from slurmbed.errors import UsageError
 from slurmbed.project import COMMAND
 
+recipe_option = click.option(
+    "--recipe", type=click.Choice(["plain", "fast"]), help="model and how it learns [default: plain]"
+)
 steps_option = click.option("--steps", type=click.IntRange(1, 10**9), help="optimiser steps [default: of the program]")
 text_option = click.option(
     "--text",
@@ -29,9 +32,10 @@ text_option = click.option(
 @click.command()
 @with_settings(f"nodes {MADE_WITH}")
 @click.option("--parallel", default="tp", show_default=True, help="strategy: the name of a script in workspace/jobs/")
+@recipe_option
 @steps_option
 @text_option
-def train(settings: Settings, parallel: str, steps: int | None, text: str | None) -> None:
+def train(settings: Settings, parallel: str, recipe: str | None, steps: int | None, text: str | None) -> None:
     """Train a model on the cluster, which is started or grown if need be, and write a report.
 
     \b
@@ -42,15 +46,16 @@ def train(settings: Settings, parallel: str, steps: int | None, text: str | None
     known = training.require_strategies(cluster.workspace(), "PARALLEL", parallel)
     nodes = settings.nodes or known[parallel]
     cluster.ensure(nodes)
-    training.train(cluster, console, parallel, nodes, steps, text)
+    training.train(cluster, console, parallel, nodes, training.Asked(recipe, steps, text))
 
 
 @click.command()
 @with_settings(MADE_WITH)
 @click.option("--strategies", default="", help="scripts in workspace/jobs/, with commas between [default: all]")
+@recipe_option
 @steps_option
 @text_option
-def compare(settings: Settings, strategies: str, steps: int | None, text: str | None) -> None:
+def compare(settings: Settings, strategies: str, recipe: str | None, steps: int | None, text: str | None) -> None:
     """Train by one strategy after another on the same batches, and write one report of all.
 
     \b
@@ -59,7 +64,7 @@ def compare(settings: Settings, strategies: str, steps: int | None, text: str | 
     cluster = prepare(settings)
     nodes = training.require_strategies(cluster.workspace(), "STRATEGIES", strategies)
     cluster.ensure(max(nodes.values()))
-    comparison.compare(cluster, console, nodes, steps, text)
+    comparison.compare(cluster, console, nodes, training.Asked(recipe, steps, text))
 
 
 @click.command()

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course.runs import RunResult, unused_folder
-from slurmbed.course.train import again_command, prepare_run, run_job
+from slurmbed.course.train import Asked, again_command, prepare_run, run_job
 
 HEADINGS = (
     *("strategy", "ranks", "nodes", "tokens/s", "time in collectives", "collectives a step", "carried by", "MB a rank"),
@@ -17,18 +17,16 @@ HEADINGS = (
 )
 
 
-def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: int | None, text: str | None) -> Path:
+def compare(cluster: Cluster, console: Console, nodes: dict[str, int], asked: Asked) -> Path:
     """Train by each strategy, alone on the cluster; returns the report's path.
 
     Args:
         nodes: strategy -> number of nodes.
-        steps: number of optimiser steps; the default if empty.
-        text: a text file of the host; Shakespeare if empty.
 
     Raises:
         JobFailed, PlacementError: as ``train.train``, of the first strategy that fails.
     """
-    arguments = prepare_run(cluster, console, steps, text)
+    arguments = prepare_run(cluster, console, asked)
     results: list[RunResult] = []
     for name, count in nodes.items():
         console.rule(name)
@@ -37,7 +35,7 @@ def compare(cluster: Cluster, console: Console, nodes: dict[str, int], steps: in
     show(console, results)
     from slurmbed.course.report import comparison_page  # it imports matplotlib, which takes half a second
 
-    command = again_command("compare", f"STRATEGIES={','.join(nodes)}", steps=steps, text=text)
+    command = again_command("compare", f"STRATEGIES={','.join(nodes)}", asked=asked)
     page = comparison_page(results, HEADINGS, rows(results), os.cpu_count() or 1, command)
     folder = unused_folder(cluster.workspace(), f"compare-{job_run.job_id}")
     path = cluster.write(f"{folder}/report.html", page.encode())

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -49,39 +50,52 @@ def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, i
     return {name: known[name] for name in asked}
 
 
-def train(cluster: Cluster, console: Console, parallel: str, nodes: int, steps: int | None, text: str | None) -> Path:
-    """Train by the strategy ``parallel`` on ``nodes`` nodes; returns the report's path.
+@dataclass(frozen=True)
+class Asked:
+    """What a user asks of a run."""
 
-    Args:
-        steps: number of optimiser steps; the strategy's default if None.
-        text: a text file of the host; Shakespeare if None.
+    recipe: str | None = None
+    """The program's default if None, here and below."""
+    steps: int | None = None
+    """Number of optimiser steps."""
+    text: str | None = None
+    """A text file of the host; Shakespeare if None."""
+
+    def words(self) -> list[str]:
+        """As a user gives them to make."""
+        named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text}
+        return [f"{name}={value}" for name, value in named.items() if value]
+
+
+def train(cluster: Cluster, console: Console, parallel: str, nodes: int, asked: Asked) -> Path:
+    """Train by the strategy ``parallel`` on ``nodes`` nodes; returns the report's path.
 
     Raises:
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    job_run, result = run_job(cluster, console, parallel, nodes, prepare_run(cluster, console, steps, text))
+    job_run, result = run_job(cluster, console, parallel, nodes, prepare_run(cluster, console, asked))
     show(console, result)
     from slurmbed.course.report import report_page  # it imports matplotlib, which takes half a second
 
-    again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", steps=steps, text=text)
+    again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", asked=asked)
     path = cluster.write(f"runs/{job_run.job_id}/report.html", report_page(result, again).encode())
     console.print(f"report: {path}", soft_wrap=True)
     return path
 
 
-def again_command(*arguments: str, steps: int | None, text: str | None) -> str:
+def again_command(*arguments: str, asked: Asked) -> str:
     """The command that repeats a run; it can be pasted into a shell."""
-    given = [*([f"STEPS={steps}"] if steps else []), *([f"TEXT={text}"] if text else [])]
-    return shlex.join([COMMAND, *arguments, *given])
+    return shlex.join([COMMAND, *arguments, *asked.words()])
 
 
-def prepare_run(cluster: Cluster, console: Console, steps: int | None, text: str | None) -> list[str]:
+def prepare_run(cluster: Cluster, console: Console, asked: Asked) -> list[str]:
     """Prepare the text to train on; returns the arguments for train.py."""
     require_exclusive_workspace(cluster)
-    record = data.text(cluster, text)
+    record = data.text(cluster, asked.text)
     console.print(f"text: {record.name}, {record.characters:,} characters, from {record.source}", markup=False)
-    return ["--text", record.path, *(["--steps", str(steps)] if steps else [])]
+    flags = {"--recipe": asked.recipe, "--steps": asked.steps}
+    return ["--text", record.path, *(str(word) for flag in flags.items() if flag[1] for word in flag)]
 
 
 def run_job(

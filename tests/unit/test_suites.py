@@ -17,8 +17,12 @@ def test_passes_{when}(number):
     known = seen.exists()
     seen.touch()
     assert known and {again}
+"""
 
-def test_that_passes_is_not_run_again():
+OTHERS = """
+import pathlib
+
+def test_of_a_file_without_failures_is_not_run_again():
     seen = pathlib.Path("ran")
     assert not seen.exists()
     seen.touch()
@@ -34,8 +38,9 @@ def first(tmp_path, monkeypatch):
     Path("pytest.ini").write_text("[pytest]\n")
 
     def first(count: int, again: bool) -> list[str]:
+        Path("test_others.py").write_text(OTHERS)
         Path("test_few.py").write_text(TESTS.format(count=count, when="later" if again else "never", again=again))
-        words = [sys.executable, "-m", "pytest", str(tmp_path / "test_few.py"), *suites.SIDE_BY_SIDE]
+        words = [sys.executable, "-m", "pytest", str(tmp_path), *suites.SIDE_BY_SIDE]
         assert run(words, timeout=120).returncode == suites.TESTS_FAILED
         return words
 
