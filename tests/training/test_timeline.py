@@ -110,10 +110,14 @@ def test_the_timeline_of_a_run(text_file, tmp_path, parallel, world_size):
         ends = [stop for _, _, stop in spans]
         assert [start for _, start, _ in spans[1:]] == pytest.approx(ends[:-1], abs=1e-6), "a lane has no gaps"
         assert {"forward", "backward", "optimizer"} <= {kind for kind, _, _ in spans}
-        assert ("transfer" in {kind for kind, _, _ in spans}) == (world_size > 1)
         assert all(spans[0][1] <= start < stop <= ends[-1] for start, stop in each["beside"])
         if parallel != "fsdp":  # whose reduce-scatters gloo records as all-reduces, so that they are listed twice
             assert each["collectives"] == sum(summary["collectives_per_step"].values())
+    # A rank that comes last waits for nobody, and ddp's buckets can travel while it computes.
+    travelled = [
+        each for each in timeline["ranks"] if each["beside"] or "transfer" in {kind for kind, _, _ in each["spans"]}
+    ]
+    assert bool(travelled) == (world_size > 1)
 
 
 def test_a_profiled_step_counts_for_the_loss_but_not_for_the_throughput(text_file, tmp_path):
