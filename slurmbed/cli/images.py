@@ -25,7 +25,7 @@ def images() -> None:
     \b
     slurmbed images build && slurmbed images save images.tar
     slurmbed images load images.tar && slurmbed up
-    SLURMBED_REGISTRY=ghcr.io/me slurmbed up
+    SLURMBED_REGISTRY=registry.example.org/me slurmbed up
     """
 
 
@@ -80,7 +80,7 @@ def load(settings: Settings, file: Path) -> None:
 @of_images
 @click.argument("registry")
 def push(settings: Settings, registry: str) -> None:
-    """Give the images to REGISTRY, like ghcr.io/me; `docker login` comes first."""
+    """Give the images to REGISTRY, like registry.example.org/me; `docker login` comes first."""
     registry = transfer.registry_name(registry)
     cluster, choices = look(settings)
     transfer.push(transfer.require(choices, cluster.snapshot), registry, say)

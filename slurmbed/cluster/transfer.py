@@ -20,13 +20,13 @@ TIMEOUT = 3600  # seconds for one image
 
 
 def registry_name(text: str) -> str:
-    """What names of images in a registry begin with: ghcr.io/me, or localhost:5000.
+    """What names of images in a registry begin with: registry.example.org/me, or localhost:5000.
 
     Raises:
         UsageError: Docker would not take it.
     """
     if not re.fullmatch(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9._-]+)*", text):
-        raise UsageError(f"{text}: not a registry", "write host:port or host/folder, like ghcr.io/me")
+        raise UsageError(f"{text}: not a registry", "write host:port or host/folder, like registry.example.org/me")
     return text
 
 

@@ -130,7 +130,7 @@ def test_a_shell_completes_commands_and_choices():
         (["mnist", "NODES=0"], "NODES=0: not a whole number"),
         (["bubble", "NODES=1"], "a pipeline has two stages or more"),
         (["train", "TEXT=/no/such/file"], "'/no/such/file' does not exist"),
-        (["images", "push", "https://ghcr.io"], "https://ghcr.io: not a registry"),
+        (["images", "push", "https://registry.example.org"], "https://registry.example.org: not a registry"),
         (["images", "load", "/no/such"], "'/no/such' does not exist"),
         (["images", "save"], "Missing argument 'FILE'"),
         (["images", "build", "--flavor", "fat"], "'fat' is not one of"),
@@ -181,9 +181,9 @@ def test_up_looks_for_images_in_the_registry_of_the_environment(monkeypatch, eng
         raise Asked(registry)
 
     monkeypatch.setattr("slurmbed.cluster.host.free_disk", lambda _: None)
-    monkeypatch.setenv("SLURMBED_REGISTRY", "ghcr.io/me")
+    monkeypatch.setenv("SLURMBED_REGISTRY", "registry.example.org/me")
     monkeypatch.setattr("slurmbed.cluster.transfer.obtain", obtain)
-    with pytest.raises(Asked, match=r"^ghcr.io/me$"):
+    with pytest.raises(Asked, match=r"^registry.example.org/me$"):
         call("up")
 
 

@@ -31,12 +31,12 @@ def told(tmp_path, monkeypatch):
     return lambda: log.read_text().splitlines()
 
 
-@pytest.mark.parametrize("name", ["ghcr.io/me", "localhost:5000", "127.0.0.1:5000/class/a_b", "me"])
+@pytest.mark.parametrize("name", ["registry.example.org/me", "localhost:5000", "127.0.0.1:5000/class/a_b", "me"])
 def test_a_registry_is_named_as_in_names_of_images(name):
     assert transfer.registry_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["https://ghcr.io/me", "ghcr.io/me/", "ghcr.io/Me", "a b", ""])
+@pytest.mark.parametrize("name", ["https://registry.example.org/me", "me/", "example.org/Me", "a b", ""])
 def test_what_is_no_registry_is_refused(name):
     with pytest.raises(UsageError, match="not a registry"):
         transfer.registry_name(name)
@@ -57,19 +57,19 @@ def test_a_registry_that_takes_no_image_leaves_no_names(told, monkeypatch):
 
 def test_what_a_registry_has_is_not_built(told, monkeypatch):
     monkeypatch.setattr(images, "build", lambda *_: pytest.fail("built"))
-    transfer.obtain(CHOICES, True, print, print, "ghcr.io/me")
+    transfer.obtain(CHOICES, True, print, print, "registry.example.org/me")
     pulled = [line.split()[1] for line in told() if line.startswith("pull ")]
-    assert pulled == [f"ghcr.io/me/{name}" for name in NAMES]
+    assert pulled == [f"registry.example.org/me/{name}" for name in NAMES]
     assert [line.split()[2] for line in told() if line.startswith("tag ")] == NAMES
 
 
 def test_what_a_registry_has_not_is_built_and_the_reason_said(told, monkeypatch):
     built, said = [], []
     monkeypatch.setattr(images, "build", lambda choices, *_: built.append(choices))
-    monkeypatch.setenv("FAILS", "pull ghcr.io/me/slurmbed-control")
-    transfer.obtain(CHOICES, True, said.append, print, "ghcr.io/me")
+    monkeypatch.setenv("FAILS", "pull registry.example.org/me/slurmbed-control")
+    transfer.obtain(CHOICES, True, said.append, print, "registry.example.org/me")
     assert built == [CHOICES]
-    assert "exit status 1: docker pull ghcr.io/me/slurmbed-control" in said[-1]
+    assert "exit status 1: docker pull registry.example.org/me/slurmbed-control" in said[-1]
 
 
 def test_without_a_registry_nothing_is_pulled(told, monkeypatch):
@@ -82,8 +82,8 @@ def test_without_a_registry_nothing_is_pulled(told, monkeypatch):
 def test_the_registry_of_the_environment(monkeypatch):
     monkeypatch.delenv(transfer.REGISTRY, raising=False)
     assert transfer.registry_of_environment() == ""
-    monkeypatch.setenv(transfer.REGISTRY, "ghcr.io/me")
-    assert transfer.registry_of_environment() == "ghcr.io/me"
+    monkeypatch.setenv(transfer.REGISTRY, "registry.example.org/me")
+    assert transfer.registry_of_environment() == "registry.example.org/me"
 
 
 def test_images_that_are_not_there_are_named_with_what_builds_them():
