@@ -15,7 +15,7 @@ from slurmbed.cluster.host import Host, check_port, gpu_names
 from slurmbed.cluster.listing import clusters
 from slurmbed.cluster.lock import lock
 from slurmbed.cluster.plan import Plan, choices_so_far, make_plan
-from slurmbed.cluster.readiness import wait_for_rest, wait_ready
+from slurmbed.cluster.readiness import wait_for_accounting, wait_for_rest, wait_ready
 from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
@@ -32,7 +32,6 @@ from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
 from slurmbed.spec.model import USERS
-from slurmbed.wait import Pending, wait_until
 
 
 class Cluster:
@@ -93,7 +92,7 @@ class Cluster:
                     self.start(plan, before)
             if plan.spec and plan.spec.needs_accounts:
                 with self.step("accounts"):
-                    self.wait_for_controller()
+                    wait_for_accounting(self.engine, self.name)
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = plan.spec.ready_qos if plan.spec else ""
@@ -231,9 +230,8 @@ class Cluster:
     def not_there(self) -> UsageError:
         """The error where there is no such cluster, with those that there are."""
         names = ", ".join(each.name for each in clusters(self.snapshot))
-        return UsageError(
-            f"no such cluster: {self.name}", f"there are: {names}" if names else f"make one: {COMMAND} up"
-        )
+        hint = f"there are: {names}" if names else f"make one: {COMMAND} up"
+        return UsageError(f"no such cluster: {self.name}", hint)
 
     def require_no_strangers(self) -> None:
         """UsageError if a Compose project of this name is there that slurmbed did not make."""
@@ -371,16 +369,6 @@ class Cluster:
             self.compose.with_overlay(plan.overlay, plan.environment, *arguments, timeout=300 + nodes).check()
         kept = (*plan.services, *(f"node-{number}" for number in range(1, nodes + 1)))
         self.engine.remove_containers([each.name for each in before.containers if each.service not in kept])
-
-    def wait_for_controller(self) -> None:
-        """Block until slurmctld and slurmdbd answer sacctmgr."""
-
-        def check() -> None:
-            answered = self.exec("slurmctld", ["timeout", "10", "sacctmgr", "--noheader", "show", "cluster"])
-            if not answered.ok:
-                raise Pending(" ".join(answered.output.split())[-200:] or "no answer")
-
-        wait_until(check, what="accounting answers", timeout=240, hint=f"see: {COMMAND} logs")
 
     def roll_back(self, error: BaseException, existed: bool) -> None:
         """Print the diagnosis. Then remove the cluster, unless it existed before or RETAIN is set."""

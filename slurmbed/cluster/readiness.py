@@ -66,6 +66,18 @@ def wait_ready(
     return parse_nodes(told[-1])
 
 
+def wait_for_accounting(engine: Engine, name: str) -> None:
+    """Block until slurmctld and slurmdbd answer sacctmgr. WaitTimeout after four minutes."""
+
+    def check() -> None:
+        argv = ["timeout", "10", "sacctmgr", "--noheader", "show", "cluster"]
+        answered = engine.exec(container_name(name, "slurmctld"), argv)
+        if not answered.ok:
+            raise Pending(" ".join(answered.output.split())[-200:] or "no answer")
+
+    wait_until(check, what="accounting answers", timeout=240, hint=f"see: {COMMAND} logs")
+
+
 def wait_for_rest(engine: Engine, name: str) -> None:
     """Block until slurmrestd listens. WaitTimeout after two minutes."""
 

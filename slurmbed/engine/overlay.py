@@ -18,7 +18,9 @@ SPEC_LABEL = "org.slurmbed.spec"  # the configuration file that it was made with
 SLICE_LABEL = "org.slurmbed.slice"  # of a node, as JSON
 SERVICES = ("db", "slurmdbd", "slurmctld", "login")
 REST = "slurmrestd"  # the service and, in docker-compose.yml, the profile "rest" that it needs
-DAEMONS = ("db", "slurmdbd", "slurmctld", REST)
+WITHOUT_CONF = ("db", "slurmdbd", REST)
+"""Services that no line of slurm.conf of a configuration file concerns."""
+DAEMONS = (*WITHOUT_CONF, "slurmctld")
 """Services that no user's process runs in, so that they see no folder of the host."""
 NODES_IN_BASE_FILE = 2
 BINDS = "SYS_NICE"  # of nodes with CPUs of their own: slurmstepd binds users' processes to theirs
@@ -131,7 +133,7 @@ def add_lines(services: dict[str, dict], lines: Sequence[str]) -> None:
     """Give slurmctld, login and the nodes lines of slurm.conf."""
     environment = verbatim({"SLURM_CONF_LINES": "\n".join(lines)})
     for name, service in services.items():
-        if name not in ("db", "slurmdbd", REST):
+        if name not in WITHOUT_CONF:
             service["environment"] = {**service.get("environment", {}), **environment}
 
 
@@ -140,7 +142,7 @@ def add_folders(services: dict[str, dict], spec: ClusterSpec) -> None:
     mounts = [bind(mount.host, mount.container, mount.read_only) for mount in spec.mounts]
     hooks = [bind(spec.hooks, "/etc/slurm/hooks", read_only=True)] if spec.hooks else []
     for name, service in services.items():
-        if name in ("db", "slurmdbd", REST):
+        if name in WITHOUT_CONF:
             continue
         if volumes := hooks if name == "slurmctld" else mounts + hooks:
             service["volumes"] = volumes

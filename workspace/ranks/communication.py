@@ -23,10 +23,8 @@ from ranks.sockets import OPERATIONS, Peers
 calls = Counter()
 seconds = Counter()  # kind -> time in them
 carried = Counter()  # transport -> collectives that it carried
-WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
 pending = []  # (kind, start, end) of what was launched on the GPU, whose time is not known yet
+WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @contextmanager
@@ -87,7 +85,7 @@ def own_device():
 
 def chosen(device):
     """The transport of sums of what is on the device, as far as they are this module's."""
-    return "socket" if settings.all_reduce == "socket" and device.type == "cpu" else transport(None, device.type)
+    return "socket" if by_socket(device) else transport(None, device.type)
 
 
 def marked(what, kind, group=None):
@@ -121,7 +119,7 @@ def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     backend cannot.
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
-    socket = by_socket(tensor) and op in OPERATIONS
+    socket = by_socket(tensor.device) and op in OPERATIONS
     with counted(kind, group, tensor.device.type, socket):
         if socket:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
@@ -137,7 +135,7 @@ def all_gather(tensor, sizes, kind, group=None, rounded=False):
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
     group, sent = group or dist.group.WORLD, tensor.to(wire).contiguous()
-    socket = by_socket(tensor)
+    socket = by_socket(tensor.device)
     with counted(f"{kind} all_gather", group, tensor.device.type, socket):
         if socket:
             width = math.prod(sent.shape[1:])
@@ -151,9 +149,9 @@ def all_gather(tensor, sizes, kind, group=None, rounded=False):
     return torch.cat([part.view(-1, *sent.shape[1:]) for part in parts]).to(tensor.dtype)
 
 
-def by_socket(tensor):
-    """Whether sockets.py carries it: what is on a GPU never."""
-    return settings.all_reduce == "socket" and tensor.device.type == "cpu"
+def by_socket(device):
+    """Whether sockets.py carries what is on the device: never what is on a GPU."""
+    return settings.all_reduce == "socket" and device.type == "cpu"
 
 
 def connections(group):
@@ -198,7 +196,7 @@ class Buckets:
 
     def reduce(self, _, bucket):
         gradient = bucket.buffer().div_(self.group.size())
-        if by_socket(gradient):
+        if by_socket(gradient.device):
             future = torch.futures.Future()
             future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
             return future
