@@ -1,0 +1,157 @@
+"""A user's folder of images: layers unpacked once, and what an image says of its start.
+
+    lock               held while something is added, on all nodes that share the volume
+    l/17/              an unpacked layer, ready for overlay. Its path is short: a mount's options have room for 4096
+                       characters, and images have up to 127 layers
+    layers/DIGEST      a number: the folder of the layer with this digest (of its unpacked archive)
+    images/ID/         layers, env, entrypoint, cmd, workdir, user; ID is the digest of the image's configuration
+    manifests/DIGEST   an ID: the image to which this manifest leads on this machine
+    tmp/               what is being made; whoever gets the lock empties it
+
+A name in layers, images or manifests appears by a rename when all it stands for is there. So a pull that is killed
+leaves nothing that is taken for an image."""
+
+import os
+from contextlib import contextmanager
+
+from imagestore.errors import Refused
+
+PLACE = "/var/lib/container-images"
+
+
+def place():
+    """The caller's store; CONTAINER_IMAGES says another folder."""
+    if "CONTAINER_IMAGES" in os.environ:
+        return os.environ["CONTAINER_IMAGES"]
+    import pwd
+
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = str(os.geteuid())
+    return f"{PLACE}/{name}"
+
+
+class Store:
+    def __init__(self, path):
+        self.path = path
+        try:
+            about = os.lstat(path)
+        except OSError:
+            raise Refused(f"no folder {path} for images: start the cluster with `make up CONTAINERS=1`") from None
+        if about.st_uid != os.geteuid():
+            raise Refused(f"{path} belongs to another user")
+
+    def image(self, identity):
+        """The folder of the image with this configuration, or None."""
+        path = f"{self.path}/images/{bare(identity)}"
+        return path if os.path.isdir(path) else None
+
+    def image_of(self, manifest):
+        """The folder of the image to which the manifest of this digest leads, or None."""
+        identity = self._read(f"manifests/{bare(manifest)}")
+        return self.image(identity) if identity else None
+
+    def layer(self, digest):
+        """The folder of an unpacked layer, or None."""
+        number = self._read(f"layers/{bare(digest)}")
+        path = f"{self.path}/l/{number}"
+        return path if number and os.path.isdir(path) else None
+
+    @contextmanager
+    def locked(self):
+        """Alone in the store, on all nodes. The kernel gives the lock back when its holder ends, however that is."""
+        import fcntl
+
+        handle = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for name in ("l", "layers", "images", "manifests", "tmp"):
+                os.makedirs(f"{self.path}/{name}", mode=0o700, exist_ok=True)
+            self._sweep()
+            yield
+        finally:
+            os.close(handle)
+
+    # What follows is called with the lock held.
+
+    def add_layer(self, digest, fill, *about):
+        """fill(FOLDER, *about) makes the layer's files, or raises: then nothing stays."""
+        folder = f"{self.path}/tmp/layer"
+        try:
+            os.mkdir(folder, 0o755)
+            os.chmod(folder, 0o755)
+            fill(folder, *about)
+            number = 1 + max((int(name) for name in os.listdir(f"{self.path}/l")), default=0)
+            os.rename(folder, f"{self.path}/l/{number}")
+            self._write(f"layers/{bare(digest)}", str(number))
+        except BaseException:
+            self._sweep()
+            raise
+
+    def add_image(self, identity, files):
+        """files: NAME -> bytes, but for `layers`: a list of digests."""
+        folder = f"{self.path}/tmp/image"
+        try:
+            os.mkdir(folder, 0o700)
+            # Overlay refuses a layer that is there twice; all of the lower one is hidden by the upper one.
+            once = reversed(dict.fromkeys(reversed(files["layers"])))
+            paths = "".join(f"{self.layer(digest)}\n" for digest in once)
+            for name, content in {**files, "layers": os.fsencode(paths)}.items():
+                with open(f"{folder}/{name}", "wb") as file:
+                    file.write(content)
+            os.rename(folder, f"{self.path}/images/{bare(identity)}")
+        except BaseException:
+            self._sweep()
+            raise
+
+    def remember(self, manifest, identity):
+        self._write(f"manifests/{bare(manifest)}", bare(identity))
+
+    def drop_layer(self, digest):
+        os.unlink(f"{self.path}/layers/{bare(digest)}")
+        self._sweep()
+
+    def _sweep(self):
+        """Removes what a killed pull left: unfinished things, and finished layers that have no name yet."""
+        for name in os.listdir(f"{self.path}/tmp"):
+            remove_tree(f"{self.path}/tmp/{name}")
+        numbers = {self._read(f"layers/{name}") for name in os.listdir(f"{self.path}/layers")}
+        for name in os.listdir(f"{self.path}/l"):
+            if name not in numbers:
+                remove_tree(f"{self.path}/l/{name}")
+
+    def _read(self, name):
+        try:
+            with open(f"{self.path}/{name}") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name, text):
+        temporary = f"{self.path}/tmp/name"
+        with open(temporary, "w") as file:
+            file.write(text)
+        os.rename(temporary, f"{self.path}/{name}")
+
+
+def bare(digest):
+    return digest.removeprefix("sha256:")
+
+
+def remove_tree(path):
+    """Also one with folders that their owner may not write to."""
+    import shutil
+
+    if not os.path.isdir(path) or os.path.islink(path):
+        os.unlink(path)
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        os.chmod(path, 0o700)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                if not os.path.islink(f"{folder}/{name}"):
+                    os.chmod(f"{folder}/{name}", 0o700)
+        shutil.rmtree(path)
