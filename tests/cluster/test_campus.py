@@ -22,7 +22,7 @@ SEEN = "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"
 
 @pytest.fixture(scope="module")
 def campus_file(tmp_path_factory) -> Path:
-    """The campus with two mounts and a user more, and partitions with names that only Slurm has to like."""
+    """The campus with two mounts, a user more, its own AuthInfo, and partitions whose names only Slurm has to like."""
     folder = tmp_path_factory.mktemp("campus-file")
     (folder / "dataset").mkdir()
     (folder / "dataset" / "words.txt").write_text("of the host\n")
@@ -32,6 +32,7 @@ def campus_file(tmp_path_factory) -> Path:
     shipped = (ROOT / "clusters" / "campus.yaml").read_text()
     odd = "  - {name: all, nodes: [cpu]}\n  - {name: 'GPU/a100:80g+2', nodes: [gpu]}\n"
     shipped = shipped.replace("\nqos:", f"{odd}\nqos:")
+    shipped = shipped.replace("  - DefMem", "  - AuthInfo=cred_expire=30\n  - DefMem")
     mounts = ("{host: dataset, container: /data, read_only: true}", "{host: modules, container: /modulefiles}")
     users = "users:\n  - {name: alice}\n  - {name: bob}\n  - {name: carol, uid: 1234, account: biology}\n"
     (folder / "campus.yaml").write_text("\n  - ".join((f"{shipped}\n{users}mounts:", *mounts)) + "\n")
@@ -71,6 +72,7 @@ def test_partitions_are_those_of_the_file(campus):
     assert srun_by_rank(campus, "hostname", "--partition=GPU/a100:80g+2,all", "--nodes=2") == ["node-1", "node-2"]
     shown = campus.slurm.runner(["scontrol", "show", "config"]).check().stdout
     assert re.search(r"^DefMemPerCPU\s+= 250$", shown, re.MULTILINE)
+    assert re.search(r"^AuthInfo\s+= cred_expire=30$", shown, re.MULTILINE)
 
 
 def test_users_have_the_accounts_of_the_file(campus):

@@ -12,10 +12,11 @@ import parallel
 import train
 from gpt.batches import TextData
 from gpt.model import build, outline
-from processes import spawn
+from processes import spawn, succeed
 from ranks import sharding
 from steps import ALPHABET, SYMBOLS, TEXT, Losses, small
 
+LESSON = "from lessons import memory; memory.main()"
 SIZES = {"layers": 4, "heads": 4, "channels": 64, "batch_size": 8}
 
 
@@ -78,3 +79,11 @@ def test_of_four_tensor_parallel_ranks_each_has_a_quarter(ranks):
 @pytest.mark.parametrize("name", ["ddp", "tp-dtensor", "fsdp", "pp"])
 def test_every_strategy_fills_an_outline_with_the_weights_of_the_whole(ranks, name):
     ranks(name, 2)
+
+
+@pytest.mark.parametrize(("units", "most"), [((), "1,048,576"), (("--one-unit",), "4,194,304")])
+def test_the_lesson_sees_fsdp_gather_a_unit_at_a_time(units, most):
+    """A layer has 1024 x 1024 parameters, the model four layers."""
+    first, _ = succeed("fsdp", *units, world_size=2, program=LESSON)
+    assert f"fsdp gathers at most {most} of 4,194,304 parameters at a time" in first.stdout
+    assert "8.00   as predicted; 32.0 MiB" in first.stdout

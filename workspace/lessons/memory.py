@@ -70,13 +70,14 @@ def prepare(model, strategy, one_unit):
 def watch_gathering():
     """A list, to which each all-gather of parameters adds its size. Lets FSDP run on a CPU, too."""
     fsdp.mend()
-    gather, sizes = dist.all_gather_into_tensor, []
+    gather, sizes = getattr(dist, fsdp.GATHER), []
 
-    def watched(output_tensor, input_tensor, *arguments, **options):
-        sizes.append(output_tensor.numel())
-        return gather(output_tensor, input_tensor, *arguments, **options)
+    def watched(*arguments, **options):
+        output = arguments[0] if arguments else options["output_tensor"]  # torch 2.6 gives it by name
+        sizes.append(output.numel())
+        return gather(*arguments, **options)
 
-    dist.all_gather_into_tensor = watched
+    setattr(dist, fsdp.GATHER, watched)
     return sizes
 
 
