@@ -2,6 +2,7 @@
 # mirrors answer, on amd64 and arm64. No `# syntax=` line: that would pull a frontend from a registry.
 ARG SUITE=trixie
 ARG FLAVOR=full
+ARG TORCH=debian
 
 FROM debian:${SUITE}-slim AS base
 LABEL org.slurmbed=image
@@ -83,8 +84,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         openssh-client openssh-server python3-pip python3-venv slurmd \
  && rm /etc/ssh/ssh_host_* # made by the package, like munge's key
 
-FROM node-slim AS node-torch
 # What every login node has, and nodes that build their users' programs.
+FROM node-slim AS programs
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
@@ -93,23 +94,29 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
         man-db nano python3-dev python3-pytest rsync strace tmux unzip vim wget xz-utils \
  && printf '%s UTF-8\n' de_DE.UTF-8 en_GB.UTF-8 en_US.UTF-8 es_ES.UTF-8 fr_FR.UTF-8 >/etc/locale.gen \
  && locale-gen
-# TORCH=debian (the default: builds everywhere, CPU) or pypi (CUDA and NCCL on amd64).
-# debian: with the OpenMP flavour of OpenBLAS; on the reference BLAS torch is 50 times slower, and the pthread
-# flavour fights with torch's own OpenMP threads.
-# pypi: a company's proxy may sign with its own authority, so the host's CA bundle comes as a build secret.
-ARG TORCH=debian
+
+# TORCH=debian, the default: CPU; builds everywhere. With the OpenMP flavour of OpenBLAS; on the reference BLAS torch is
+# 50 times slower, and the pthread flavour fights with torch's own OpenMP threads.
+FROM programs AS torch-debian
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy libopenblas0-openmp python3-torch
+
+# TORCH=pypi: CUDA and NCCL. A company's proxy may sign with its own authority, so the host's CA bundle comes as a
+# build secret.
+FROM programs AS torch-pypi
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca \
-    export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
-    case "$TORCH" in \
-      debian) apt-get install -qy libopenblas0-openmp python3-torch ;; \
-      pypi) apt-get install -qy python3-numpy; \
-            if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-            pip install --break-system-packages --root-user-action=ignore torch ;; \
-      *) echo "TORCH=$TORCH is not known: use debian or pypi" >&2; exit 1 ;; \
-    esac
+    --mount=type=bind,source=requirements/torch.lock,target=/torch.lock \
+    apt-get update -q; DEBIAN_FRONTEND=noninteractive apt-get install -qy python3-numpy; \
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
+    pip install --break-system-packages --root-user-action=ignore --require-hashes -r /torch.lock
+
+# hadolint ignore=DL3006
+FROM torch-${TORCH} AS node-torch
+ARG TORCH
 COPY --chmod=755 scripts/check-torch /usr/local/bin/
 RUN check-torch "$TORCH"
 
@@ -120,13 +127,13 @@ ENV PATH=/opt/launchers/bin:$PATH
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     --mount=type=secret,id=ca \
-    --mount=type=bind,source=requirements,target=/requirements \
+    --mount=type=bind,source=requirements/launchers.lock,target=/launchers.lock \
     export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \
     apt-get install -qy libopenmpi-dev openmpi-bin pdsh python3-attr python3-mpi4py python3-psutil python3-requests \
         python3-setuptools python3-wheel python3-yaml; \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
     python3 -m venv --system-site-packages /opt/launchers; \
-    pip install --quiet --no-cache-dir --no-deps --no-build-isolation --require-hashes -r /requirements/launchers.lock; \
+    pip install --quiet --no-cache-dir --no-deps --no-build-isolation --require-hashes -r /launchers.lock; \
     sed '1s|.*|#!/opt/launchers/bin/python3|' "$(command -v torchrun)" >/opt/launchers/bin/torchrun; \
     chmod 755 /opt/launchers/bin/torchrun; \
     rm -rf /opt/launchers/lib/python3*/site-packages/ray/cpp \
