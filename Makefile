@@ -36,7 +36,7 @@ help: ## print this
 #: make test-launchers                           the whole matrix of launchers
 #: make test-clients                             slurm-sdk, submitit, snakemake and others, from PyPI
 #: make test-versions [ONLY=26.05]               the core of the cluster tests with other versions of Slurm
-#: make mutate [ONLY=word] [JOBS=2]               does a test find each of many mistakes in the training programs?
+#: make mutate [ONLY=word] [JOBS=2]               does a test find each of many mistakes?
 #: make bench                                    how fast: ratios measured in one run
 #: make bench-train [SEEDS=3] [TEXT=file]         training: tokens/s, seconds to a loss
 #: make doctor                                   check this machine

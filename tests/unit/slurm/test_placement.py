@@ -56,6 +56,7 @@ def test_placement_when_log_and_slurm_agree():
     [
         (ranks("node-2", "node-1"), LAYOUT, "rank 0 says host node-2, node node-2; Slurm says node-1"),
         (ranks("node-1", "node-1"), LAYOUT, "rank 1 says host node-1, node node-1; Slurm says node-2"),
+        ([RankRecord(0, 1, 0, "node-9", "node-1", "7", "")], {0: "node-1"}, "rank 0 says host node-9, node node-1"),
         (ranks("node-1"), LAYOUT, r"the log has ranks \[0\], Slurm has \[0, 1\]"),
         (ranks("node-1", "node-2", world=1), LAYOUT, "rank 0 has world size 1, but Slurm started 2 tasks"),
         (ranks("node-1", "node-2", job_id="6"), LAYOUT, "rank 0 is of job 6, not 7"),

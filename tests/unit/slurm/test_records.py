@@ -47,6 +47,7 @@ def test_every_state_and_flag_is_known():
         ("IDLE+CLOUD+NOT_RESPONDING", False, False),
         ("ALLOCATED+DRAIN", False, False),
         ("DOWN", False, False),
+        ("IDLE+NEW_IN_SLURM", False, False),
     ],
 )
 def test_a_node_works_with_jobs_or_kept_for_some(state, works, is_idle):
@@ -137,7 +138,12 @@ def test_which_ids_name_a_job(recorded):
 @pytest.mark.parametrize(
     ("waiting", "task", "named"),
     [
-        *(("7_[0-10:2%4]", 4, True), ("7_[0-10:2%4]", 5, False), ("7_[0-10:2%4]", 12, False)),
+        *(
+            ("7_[0-10:2%4]", 4, True),
+            ("7_[0-10:2%4]", 10, True),
+            ("7_[0-10:2%4]", 5, False),
+            ("7_[0-10:2%4]", 12, False),
+        ),
         *(("7_[1,3-5]", 3, True), ("7_[1,3-5]", 2, False), ("7_[1,3,5,...]", 99, True)),
     ],
 )

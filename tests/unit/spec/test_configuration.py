@@ -57,6 +57,7 @@ MISTAKES = {
     "    gres: gpu:h100:17": "3: nodes[0].gres: 'gpu:h100:17': write gpu:8,",
     "    features: [cpu]": "3: nodes[0].features[0]: cpu is a feature of all nodes of the group cpu",
     "  - name: node-1": "3: nodes[1].name: node-1 means something else to Slurm",
+    "  - name: node": "3: nodes[1].name: node means something else to Slurm",
     "  - count: 2": "3: nodes[1].name: missing",
     "  - {name: big}\n  - {name: cpu}": "4: nodes[2].name: cpu is given twice",
     "  - {name: big}\npartitions:\n  - {name: a, nodes: [cpu]}": "3: nodes[1].name: no partition has the nodes of big",
@@ -71,6 +72,10 @@ MISTAKES = {
     "qos:\n  - {name: a, limits: {MaxWal: 3}}": "4: qos[0].limits.MaxWal: unknown key; did you mean MaxWall?",
     "qos:\n  - {name: a, limits: {GrpTRES: cpu=}}": "4: qos[0].limits.GrpTRES: 'cpu=' is not a limit",
     "qos:\n  - {name: a, preempts: [b]}": "4: qos[0].preempts[0]: there is no QOS b; there are: a",
+    "qos:\n  - {name: a, preempts: [a]}": "4: qos[0].preempts: a cannot preempt itself",
+    "qos: [{name: a, preempts: [b]}, {name: b}]\npartitions:\n  - {name: c, nodes: [cpu], preempt_mode: cancel}": (
+        "5: partitions[0].preempt_mode: this file preempts by QOS"
+    ),
     "qos:\n  - {name: ready}": "4: qos[0].name: ready is slurmbed's own",
     "accounts:\n  - {name: a, users: [carol]}": "4: accounts[0].users[0]: there is no user carol; there are: alice, b",
     "users:\n  - {name: carol, sudo: true}": "4: users[0].sudo: unknown key",
@@ -82,6 +87,7 @@ MISTAKES = {
     "users:\n  - name: a\n    keys:\n      - 'no key'": "6: users[0].keys[0]: not a public key",
     "users: []": "3: users: List should have at least 1 item",
     "accounts:\n  - {name: a, parent: b}": "4: accounts[0].parent: unknown parent account b; a parent comes before",
+    "accounts:\n  - {name: a, parent: b}\n  - {name: b}": "4: accounts[0].parent: unknown parent account b; a parent",
     "slurm_conf:\n  - KillWait=5\n  - clustername=x": "5: slurm_conf[1]: clustername is set by slurmbed itself",
     "slurm_conf:\n  - KillWait 5": "4: slurm_conf[0]: 'KillWait 5' is not a line of slurm.conf: write Key=value",
     "mounts:\n  - {host: /no/such, container: /data}": "4: mounts[0].host: /no/such is not there, or not a folder",
@@ -183,7 +189,8 @@ def test_partitions_replace_main(campus):
 
 def test_partitions_preempt_by_their_tier(write):
     text = (
-        "partitions:\n  - {name: a, nodes: [cpu], priority_tier: 2}\n  - {name: b, nodes: [cpu], preempt_mode: requeue}"
+        "partitions:\n  - {name: a, nodes: [cpu], priority_tier: 2}\n"
+        "  - {name: b, nodes: [cpu], preempt_mode: requeue, default: true}"
     )
     lines = slurm_conf.lines(read(write(GROUP + text)))
     assert "PreemptType=preempt/partition_prio" in lines
@@ -191,13 +198,16 @@ def test_partitions_preempt_by_their_tier(write):
         "PreemptMode=OFF",
         "PreemptMode=REQUEUE",
     ]
+    assert [line.split()[0] for line in lines if " Default=YES " in line] == ["PartitionName=b"]
     assert not any("Enforce" in line for line in lines)
 
 
 def test_a_line_of_the_users_stands_instead_of_ours(write):
-    text = "qos:\n  - {name: a, priority: 1}\nslurm_conf: [priorityweightqos=7]"
-    assert [line for line in slurm_conf.lines(read(write(GROUP + text))) if "qos=" in line.lower()] == [
-        "priorityweightqos=7"
+    text = "qos: [{name: a, preempts: [b]}, {name: b}]\nslurm_conf: [preemptmode=SUSPEND]"
+    lines = slurm_conf.lines(read(write(GROUP + text)))
+    assert [line for line in lines if line.lower().startswith("preempt")] == [
+        "PreemptType=preempt/qos",
+        "preemptmode=SUSPEND",
     ]
 
 

@@ -5,7 +5,8 @@ import pytest
 from slurmbed.cluster.host import Host
 from slurmbed.errors import UsageError
 from slurmbed.spec.gpus import NO_GPUS, Gpus, notice, parse_gpus
-from slurmbed.spec.slices import Slice, plain_slices
+from slurmbed.spec.model import ClusterSpec
+from slurmbed.spec.slices import Slice, plain_slices, slices_of_spec
 
 TWO, FOUR = ("NVIDIA H200",) * 2, ("NVIDIA H200",) * 4
 
@@ -85,6 +86,7 @@ def test_where_there_is_no_gpu_a_number_means_emulated_ones():
 def test_a_type_is_the_hosts_where_nvidia_smi_names_it_and_emulated_otherwise():
     assert shares(Machine(*TWO), "h200:1", 2) == [("h200:1", ("0",)), ("h200:1", ("1",))]
     assert shares(Machine(*TWO), "h100:8", 2) == [("emulated:h100:8", ())] * 2
+    assert shares(Machine(*TWO), "h20:1", 2) == [("emulated:h20:1", ())] * 2
     assert notice(Gpus.parse("h200:1"), TWO) == notice(NO_GPUS, TWO) == ""
     said = "8 emulated GPUs of type h100 for each node; programs compute on CPUs"
     assert notice(Gpus.parse("emulated:h100:8"), TWO) == said
@@ -114,6 +116,13 @@ def test_a_new_node_gets_what_is_free():
     assert [gpu_ids for _, gpu_ids in shares(Machine(*FOUR), "", 4, kept)] == [("0",), ("2",), ("1",), ("3",)]
     with pytest.raises(UsageError, match="each of 3 new nodes is 3; the host has 4, 2 of them free"):
         shares(Machine(*FOUR), "", 5, kept)
+
+
+def test_a_node_of_a_file_gets_no_gpu_that_another_has():
+    """Also of one with a higher number, which stayed when this one was removed."""
+    spec = ClusterSpec.model_validate({"nodes": [{"name": "a", "count": 3, "memory": "1G", "gres": "gpu:1"}]})
+    slices = slices_of_spec(spec, Machine(*FOUR), 3, {2: node("1", "0"), 3: node("1", "2")})
+    assert [part.gpu_ids for part in slices] == [("1",), ("0",), ("2",)]
 
 
 def test_too_few_gpus_is_said_with_both_numbers():
