@@ -17,6 +17,7 @@ from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at what a job has written
+LOOK = 2  # seconds that one command waits for the job to change, while it has written nothing or its last step
 ASK = 3.0  # seconds between two questions to Slurm about a job that runs and has not written its last step
 LONGEST = 6 * 3600  # seconds; the job's own time limit ends it earlier
 Describe = Callable[[list[dict]], tuple[str, str]]
@@ -73,14 +74,16 @@ def follow(client: Slurm, job_run: Run, console: Console, describe: Describe) ->
     layout: dict[int, str] = {}
     metrics: list[dict] = []
     job: Job | None = None
-    asked = 0.0
+    asked, seen = 0.0, ""
     with Follower(console, describe) as follower:
+
+        def under_way() -> bool:
+            return bool(layout) and bool(metrics) and metrics[-1]["step"] < metrics[-1]["steps"]
 
         def check() -> Job:
             nonlocal job, asked, metrics
-            under_way = bool(layout) and bool(metrics) and metrics[-1]["step"] < metrics[-1]["steps"]
             # Each question takes CPU time from the ranks.
-            if job is None or time.monotonic() - asked >= (ASK if under_way else POLL):
+            if job is None or not under_way() or time.monotonic() - asked >= ASK:
                 job, asked = client.job(job_run.job_id), time.monotonic()
             metrics = job_run.metrics()
             follower.update(job, metrics)
@@ -90,8 +93,16 @@ def follow(client: Slurm, job_run: Run, console: Console, describe: Describe) ->
                 raise Pending(f"{job.state} ({job.reason})")
             return job
 
+        def sleep(seconds: float) -> None:
+            nonlocal seen
+            looked = None if under_way() else client.changed(job_run.job_id, seen, LOOK)
+            if looked is None:
+                time.sleep(seconds)
+            else:
+                seen = looked
+
         what = f"job {job_run.job_id} ends"
-        return wait_until(check, what=what, timeout=LONGEST, interval=POLL), layout
+        return wait_until(check, what=what, timeout=LONGEST, interval=POLL, sleep=sleep), layout
 
 
 class Follower:

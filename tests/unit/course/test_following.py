@@ -25,7 +25,7 @@ class Cluster:
 
     def __init__(self, workspace, *states):
         self.path, self.states, self.slurm = workspace, list(states), self
-        self.cancelled = []
+        self.cancelled, self.waited = [], []
 
     def workspace(self):
         return self.path
@@ -40,6 +40,10 @@ class Cluster:
         reason = "Resources" if state == "PENDING" else "None"
         record = {"name": "tp", "state": state, "reason": reason, "exit_code": "0:0", "nodelist": "node-1"}
         return Job(id=job_id, raw_id=job_id, stdout="", **record)
+
+    def changed(self, job_id, seen, seconds):
+        self.waited.append((seen, seconds))
+        return self.states[0][0]
 
     def layout(self, job_id):
         return {0: "node-1"}
@@ -96,6 +100,14 @@ def test_progress_is_of_the_job_and_not_of_an_earlier_one_with_its_id(workspace,
         "step 10/20  train 2.000  val 1.500  10,000 tokens/s",
         "step 20/20  train 2.000  val 1.250  10,000 tokens/s",
     ]
+
+
+def test_slurm_waits_for_a_job_that_writes_nothing(workspace, monkeypatch):
+    """Instead of one question after another, each of which takes CPU time from the ranks."""
+    monkeypatch.setattr(follow.time, "sleep", lambda seconds: pytest.fail("it does not wait where Slurm is"))
+    cluster = Cluster(workspace, ("PENDING",), ("RUNNING",), ("COMPLETED",))
+    follow.complete(cluster, plain_console(), ["jobs/bubble.sbatch"])
+    assert cluster.waited == [("", follow.LOOK), ("RUNNING", follow.LOOK)]
 
 
 def test_a_job_that_was_cancelled_before_it_began_does_not_show_an_earlier_jobs_log(workspace, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError, WaitTimeout
 from slurmbed.process import Result, run
-from slurmbed.slurm.client import Slurm, deciding
+from slurmbed.slurm.client import LOOK, LOOK_FOR_MORE, Slurm, deciding
 from slurmbed.slurm.records import parse_jobs
 
 NO_ANSWER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -89,6 +89,19 @@ def test_a_change_of_the_job_ends_the_waiting(squeue):
 def test_where_nobody_can_wait_the_job_is_asked_for_again(show):
     shown = [show("RUNNING"), show("COMPLETED")]
     assert Slurm(Script(scontrol=shown, bash=(127, "", "no bash"))).wait("7", 60).state == "COMPLETED"
+
+
+def test_one_command_waits_where_slurm_is_whatever_is_waited_for(show):
+    """Each look from here costs a `docker exec`; of what squeue does not say there is one a second."""
+    for until, longest in ((None, LOOK), (lambda job: job.state == "RUNNING", LOOK_FOR_MORE)):
+        runner = Script(scontrol=[show("PENDING"), show("RUNNING"), show("COMPLETED")], bash=["old", "new", "newer"])
+        Slurm(runner).wait("7", 60, until)
+        first, *others = [call[-3:] for call in runner.calls if call[0] == "bash"]
+        assert first == ["7", "0", ""], "it does not wait before the job was asked for"
+        seen = ["old", "new"][: len(others)]
+        assert others == [["7", str(longest), each] for each in seen]
+        assert runner.calls[0][0] == "bash"
+        assert runner.count("scontrol") == 1 + len(others)
 
 
 def test_submit_returns_the_job_id_and_passes_arguments_on():
