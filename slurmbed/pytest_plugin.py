@@ -16,17 +16,19 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:  # tests that use no fixture do not pay for the import
-    from slurmbed import Cluster, Faults, Node, Settings, Slurm
+    from slurmbed import BatchJob, Cluster, Faults, Node, Settings, Slurm
     from slurmbed.slurm.rest import Rest
 
-CLUSTER = pytest.StashKey["Cluster"]()
+CLUSTERS = pytest.StashKey["list[Cluster]"]()
+"""Those that run, in the order of their starts."""
 EXPORTED = pytest.StashKey[tuple[BaseException, str]]()
 """What failed last, and where its logs are: the failed set-up of a session's fixture fails each test that uses it."""
 OPTIONS = {
@@ -90,9 +92,43 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
 
     It stays with --slurm-keep, and where --slurm-name names one that was there before.
     """
+    with running(pytestconfig, slurm_settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_start(
+    pytestconfig: pytest.Config, slurm_settings: "Settings"
+) -> "Callable[..., AbstractContextManager[Cluster]]":
+    """Starts one more cluster: `with slurm_start("pod", nodes=4, gpus="h100:8") as cluster:`; it is removed after that.
+
+    Its name is that of slurm_cluster and the first argument; the others are settings of slurmbed.Settings. Slurm's
+    version, flavor and workspace are those of slurm_settings unless they are given. `say=` hears of each step.
+    """
+    from slurmbed.cluster.settings import checked
+
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "") if pytestconfig.getoption("--slurm-name") else ""
+    same = {key: getattr(slurm_settings, key) for key in ("slurm", "flavor", "workspace")}
+
+    def start(name: str, say: Callable[[str], None] = tell, **settings: object) -> "AbstractContextManager[Cluster]":
+        name = "-".join(filter(None, (slurm_settings.name, name, worker)))
+        return running(pytestconfig, checked({"name": name, **same, **settings}), say)
+
+    return start
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def running(
+    pytestconfig: pytest.Config, settings: "Settings", say: Callable[[str], None] = tell
+) -> "Iterator[Cluster]":
+    """A cluster, ready; removed afterwards unless the options say that it stays."""
     from slurmbed import Cluster, SlurmbedError
 
-    cluster = Cluster(slurm_settings, lambda text: print(text, file=sys.stderr))
+    cluster = Cluster(settings, say)
     try:
         cluster.require_engine()
     except SlurmbedError as error:
@@ -100,14 +136,17 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
             # asked for by that option; without it the test fails
             pytest.skip(f"no Slurm cluster: {error.reason}")
         raise
-    if slurm_settings.flavor is None and not cluster.snapshot.containers:
-        cluster.settings = slurm_settings.model_copy(update={"flavor": "slim"})
+    if settings.flavor is None and not cluster.snapshot.containers:
+        cluster.settings = settings.model_copy(update={"flavor": "slim"})
     is_theirs = bool(pytestconfig.getoption("--slurm-name") and cluster.snapshot.leftovers)
+    clusters = pytestconfig.stash.setdefault(CLUSTERS, [])
     try:
         cluster.up()
-        pytestconfig.stash[CLUSTER] = cluster
+        clusters.append(cluster)
         yield cluster
     finally:
+        if cluster in clusters:
+            clusters.remove(cluster)
         if not (is_theirs or pytestconfig.getoption("--slurm-keep")):
             cluster.clean()
 
@@ -116,6 +155,25 @@ def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> It
 def slurm(slurm_cluster: "Cluster") -> "Slurm":
     """Slurm's commands on the cluster, as an ordinary user: submit, wait, job, nodes, accounting, cancel."""
     return slurm_cluster.slurm
+
+
+@pytest.fixture
+def slurm_submit(slurm: "Slurm") -> "Iterator[Callable[..., BatchJob]]":
+    """`job = slurm_submit("--nodes=2", "--wrap", "srun hostname")`: as sbatch; after the test the job is cancelled."""
+    from slurmbed import BatchJob
+
+    jobs: list[BatchJob] = []
+
+    def submit(*arguments: str) -> BatchJob:
+        jobs.append(BatchJob(slurm, slurm.submit(*arguments)))
+        return jobs[-1]
+
+    yield submit
+    left = [job for job in jobs if not job.record.is_over]
+    for job in left:
+        job.cancel()
+    for job in left:
+        job.wait_until_over()
 
 
 @pytest.fixture
@@ -157,15 +215,14 @@ def slurm_rest(slurm_cluster: "Cluster") -> "Rest":
 
 
 @pytest.fixture
-def slurm_faults(slurm_cluster: "Cluster") -> Iterator["Faults"]:
+def slurm_faults(slurm_cluster: "Cluster", request: pytest.FixtureRequest) -> Iterator["Faults"]:
     """Kill, stop, restart, pause or cut off a node or a daemon; everything is healed after the test."""
     from slurmbed import Faults
 
-    faults = Faults(slurm_cluster)
-    try:
+    if "slurm_submit" in request.fixturenames:
+        request.getfixturevalue("slurm_submit")  # which ends later than this, when slurmctld can cancel jobs again
+    with Faults(slurm_cluster) as faults:
         yield faults
-    finally:
-        faults.heal()
 
 
 @pytest.fixture(scope="session")
@@ -182,13 +239,14 @@ def slurm_ssh(slurm_cluster: "Cluster", slurm_user: str, tmp_path_factory: pytes
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """A failed test, or set-up of a test, that uses the cluster leaves what `slurmbed export-logs` writes."""
     report = (yield).get_result()
-    cluster = item.config.stash.get(CLUSTER, None)
-    uses_it = "slurm_cluster" in getattr(item, "fixturenames", ())
-    if report.failed and report.when != "teardown" and call.excinfo and cluster and uses_it:
+    running = item.config.stash.get(CLUSTERS, [])
+    uses_one = {"slurm_cluster", "slurm_start"} & {*getattr(item, "fixturenames", ())}
+    if report.failed and report.when != "teardown" and call.excinfo and running and uses_one:
         error = call.excinfo.value
         before, said = item.config.stash.get(EXPORTED, (None, ""))
         if error is not before:
-            said = export_logs(cluster)
+            # where the set-up failed before the test had its cluster: of the last one that was started
+            said = export_logs(getattr(item, "funcargs", {}).get("slurm_cluster", running[-1]))
             item.config.stash[EXPORTED] = (error, said)
         report.sections.append(("slurmbed", said))
 

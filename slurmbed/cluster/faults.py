@@ -8,6 +8,8 @@ from slurmbed.errors import UsageError
 class Faults:
     """Faults of one cluster. ``service`` is node-2, slurmctld, slurmdbd, db or login.
 
+    As a context manager it heals the cluster in the end.
+
     Raises:
         UsageError: the cluster has no such service.
         SlurmbedError: the engine refuses.
@@ -18,6 +20,12 @@ class Faults:
         self.nodes = cluster.look().highest_node
         self.paused: set[str] = set()
         self.cut_off: dict[str, dict[str, dict]] = {}
+
+    def __enter__(self) -> "Faults":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.heal()
 
     def kill(self, service: str) -> None:
         """End a container at once, as if its machine lost power. Docker does not start it again."""

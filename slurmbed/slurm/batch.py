@@ -1,18 +1,29 @@
 """A submitted job as an object: wait for it, read it, prove where its ranks ran."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slurmbed.errors import JobFailed
 from slurmbed.process import last_lines
-from slurmbed.slurm.placement import parse_ranks, placement
+from slurmbed.slurm.placement import block_layout, parse_ranks, placement
 from slurmbed.slurm.records import Job
+from slurmbed.wait import Pending, wait_until
 
 if TYPE_CHECKING:
     from slurmbed.slurm.client import Slurm
 
 TIMEOUT = 300  # seconds
+LOOK = 5  # seconds that one command waits for what a job writes
+WRITTEN = """
+end=$((SECONDS + $3))
+until grep --quiet --no-messages --fixed-strings -- "$1" "$2"; do
+  ((SECONDS < end)) || exit 1
+  sleep 0.2
+done
+"""
+"""For bash: waits until the file $2 has the text $1, but at most $3 seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,37 @@ class BatchJob:
     def wait_until_over(self, timeout: float = TIMEOUT) -> Job:
         """As ``wait``, but however it ends: for jobs that are to fail."""
         return self.slurm.wait(self.id, timeout)
+
+    def wait_for_state(self, state: str, reason: str = "", timeout: float = TIMEOUT) -> Job:
+        """Block until it is in that state, as RUNNING, and if a reason is given for that one; its record.
+
+        Raises:
+            JobFailed: it ended in another state; with the reason and the last lines of its output.
+            WaitTimeout: it was in no such state within ``timeout`` seconds.
+        """
+        job = self.slurm.wait(self.id, timeout, lambda job: job.state == state and reason in ("", job.reason))
+        if job.state != state:
+            raise failure(job, self.stdout)
+        return job
+
+    def wait_for_output(self, text: str, timeout: float = TIMEOUT) -> str:
+        """Block until its standard output file has ``text``, within one line; what the file holds then.
+
+        Raises:
+            JobFailed: it is over without that; with the last lines of its output.
+            WaitTimeout: the text was not there within ``timeout`` seconds.
+        """
+        file = self.record.stdout
+
+        def check() -> str:
+            is_over = self.record.is_over
+            if self.slurm.runner(["bash", "-c", WRITTEN, "written", text, file, "0" if is_over else str(LOOK)]).ok:
+                return self.stdout
+            if is_over:
+                raise JobFailed(f"job {self.id} ended without {text!r} in its output", "", last_lines(self.stdout))
+            raise Pending(last_lines(self.stdout))
+
+        return wait_until(check, what=f"{text!r} in the output of job {self.id}", timeout=timeout)
 
     def cancel(self) -> None:
         self.slurm.cancel(self.id)
@@ -69,13 +111,16 @@ class BatchJob:
     def placement(self) -> dict[int, str]:
         """Rank to node of the job's first step, from Slurm's accounting.
 
-        If the job printed rank records (slurmbed.slurm.placement), they must agree.
+        If the job printed rank records (slurmbed.slurm.placement), they must agree. Where they say that each task of
+        Slurm's was a launcher of ranks, such as torchrun, these ranks are the result.
 
         Raises:
             PlacementError: the job started no ranks with srun, or its records disagree with Slurm.
         """
         layout = self.slurm.accounted_layout(self.id)
         if ranks := parse_ranks(self.stdout):
+            if len(ranks) > len(layout):
+                layout = block_layout(layout, ranks)
             placement(ranks, layout, self.record.raw_id)
         return layout
 
@@ -94,3 +139,21 @@ def assert_separate_nodes(job: BatchJob) -> Mapping[int, str]:
     assert len(layout) > 1, f"job {job.id} has one rank: {where}\n{tail}"
     assert not shared, f"job {job.id}: ranks share {', '.join(shared)}: {where}\n{tail}"
     return layout
+
+
+def failure(job: Job, log: str, log_file: str = "", jobs: Sequence[Job] = ()) -> JobFailed:
+    """The error for a job that did not complete: state, exit code, last lines of its log, where the whole log is.
+
+    Args:
+        log: the text of the log.
+        log_file: where it is; without it, where Slurm says.
+        jobs: all tasks or components, of which ``job`` is one.
+    """
+    reason = f"job {job.id} ended {job.state}, exit code {job.exit_code}"
+    if job.reason not in ("", "None"):
+        reason += f" ({job.reason})"
+    if len(jobs) > 1:
+        failed = [each for each in jobs if each.state != "COMPLETED"]
+        reason += f"; not completed: {len(failed)} of {len(jobs)}"
+    log_file = log_file or job.stdout
+    return JobFailed(reason, f"whole log: {log_file}" if log_file else "", last_lines(log))

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurmbed.errors import CommandError, JobFailed, PlacementError, SlurmbedError
+from slurmbed.errors import CommandError, PlacementError, SlurmbedError
 from slurmbed.process import Result, last_lines
-from slurmbed.slurm.batch import BatchJob
+from slurmbed.slurm.batch import TIMEOUT, BatchJob, failure
 from slurmbed.slurm.layout import parse_layout
 from slurmbed.slurm.records import (
     SACCT,
@@ -76,6 +76,16 @@ class Slurm:
         if not done.ok:
             raise CommandError("sbatch refused the script", "", last_lines(done.output))
         return BatchJob(self, done.stdout.strip().split(";")[0])
+
+    def run(self, *arguments: str, timeout: float = TIMEOUT) -> BatchJob:
+        """``sbatch ARGUMENTS...``, and block until the job is over.
+
+        Raises:
+            CommandError, JobFailed, WaitTimeout: as ``submit`` and ``BatchJob.wait``.
+        """
+        job = BatchJob(self, self.submit(*arguments))
+        job.wait(timeout)
+        return job
 
     def jobs(self, job_id: str) -> list[Job]:
         """All that ``job_id`` names: a job; the tasks of an array; the components of a heterogeneous job.
@@ -236,21 +246,3 @@ def describe(jobs: Sequence[Job]) -> str:
     """States of the first jobs, and how many more there are."""
     shown = ", ".join(f"{job.id} {job.state} ({job.reason})" for job in jobs[:SHOWN])
     return shown + (f" and {len(jobs) - SHOWN} more" if len(jobs) > SHOWN else "")
-
-
-def failure(job: Job, log: str, log_file: str = "", jobs: Sequence[Job] = ()) -> JobFailed:
-    """The error for a job that did not complete: state, exit code, last lines of its log, where the whole log is.
-
-    Args:
-        log: the text of the log.
-        log_file: where it is; without it, where Slurm says.
-        jobs: all tasks or components, of which ``job`` is one.
-    """
-    reason = f"job {job.id} ended {job.state}, exit code {job.exit_code}"
-    if job.reason not in ("", "None"):
-        reason += f" ({job.reason})"
-    if len(jobs) > 1:
-        failed = [each for each in jobs if each.state != "COMPLETED"]
-        reason += f"; not completed: {len(failed)} of {len(jobs)}"
-    log_file = log_file or job.stdout
-    return JobFailed(reason, f"whole log: {log_file}" if log_file else "", last_lines(log))

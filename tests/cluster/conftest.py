@@ -1,11 +1,12 @@
-"""Clusters of the tests' own, one of a kind for each worker, and what is in them."""
+"""Clusters of the tests' own, one of a kind for each worker, by the fixtures of slurmbed's pytest plugin."""
 
 from pathlib import Path
 
 import pytest
 
-from harness import clusters, engine, internals, jobs
+from harness import clusters, internals, jobs
 from harness.names import NAME
+from slurmbed import Settings
 
 HERE = Path(__file__).parent
 # These take longest, so they are handed to workers first; a worker takes a file at a time.
@@ -38,16 +39,14 @@ def workspace(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(image, workspace):
+def slurm_name() -> str:
+    return NAME
+
+
+@pytest.fixture(scope="session")
+def slurm_settings(image, workspace) -> Settings:
     """Two nodes of two CPUs, so that two ranks can share one. A test that changes the cluster puts it back."""
-    with clusters.running(NAME, nodes=2, cpus=2, memory="2G", workspace=workspace) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def run_job(cluster, workspace):
-    """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
-    return jobs.job_runner(cluster, workspace)
+    return internals.settings(NAME, nodes=2, cpus=2, memory="2G", workspace=workspace)
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +55,9 @@ def pod_workspace(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pod_of_all(image, pod_workspace):
+def pod_of_all(slurm_start, pod_workspace):
     """Four nodes, each with 8 emulated GPUs and 8 CPUs, for launchers. A test that changes it puts it back."""
-    shape = {"nodes": 4, "cpus": 8, "gpus": "emulated:8"}
-    with clusters.running(f"{NAME}-pod", workspace=pod_workspace, **shape) as cluster:
+    with slurm_start("pod", nodes=4, cpus=8, gpus="emulated:8", workspace=pod_workspace) as cluster:
         yield cluster
 
 
@@ -69,12 +67,6 @@ def pod(pod_of_all):
     yield pod_of_all
     pod_of_all.slurm.runner(["scancel", "--user=alice"]).check()
     jobs.wait_until_idle(pod_of_all)
-
-
-@pytest.fixture
-def pod_job(pod, pod_workspace):
-    """As run_job, on the pod."""
-    return jobs.job_runner(pod, pod_workspace)
 
 
 @pytest.fixture
@@ -93,36 +85,14 @@ def faulty_workspace(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def faulty_of_all(image, faulty_workspace):
+def faulty_of_all(slurm_start, faulty_workspace):
     """Two nodes with two emulated GPUs each and no nvidia-smi, whose loss is noticed sooner than elsewhere."""
-    config = HERE / "faults.yaml"
-    with clusters.running(f"{NAME}-faults", config=config, nvidia_smi=False, workspace=faulty_workspace) as cluster:
+    with slurm_start("faults", config=HERE / "faults.yaml", nvidia_smi=False, workspace=faulty_workspace) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def faulty(faulty_of_all):
-    """As faulty_of_all; with both nodes and without jobs again afterwards."""
+    """As faulty_of_all; without jobs again afterwards. Where a test needs slurm_faults, this is its slurm_cluster."""
     yield faulty_of_all
-    for service, state in engine.states(faulty_of_all.name).items():
-        if state != "running":
-            engine.start(faulty_of_all, service)
     faulty_of_all.slurm.runner(["scancel", "--user=alice"]).check()
-    internals.wait_ready(faulty_of_all, 2)
-
-
-@pytest.fixture
-def submit():
-    """Submit a job; cancelled in the end."""
-    submitted: list[tuple] = []
-
-    def submit(cluster, *words: str, script: str = "sleep 600") -> str:
-        job_id = cluster.slurm.submit("--output=%j.log", *words, "--wrap", script)
-        submitted.append((cluster, job_id))
-        return job_id
-
-    yield submit
-    for cluster, job_id in submitted:
-        cluster.slurm.cancel(job_id)
-    for cluster, job_id in submitted:
-        cluster.slurm.wait(job_id, 60)

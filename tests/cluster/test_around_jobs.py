@@ -5,7 +5,6 @@ import re
 import pytest
 
 from harness import engine
-from harness.jobs import until
 from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
 
@@ -16,13 +15,13 @@ DEAF = "setsid --fork bash -c 'trap \"\" TERM HUP; exec -a deaf-{} sleep 600' </
 
 
 @pytest.fixture(scope="module", autouse=True)
-def crontab(cluster):
+def crontab(slurm_cluster):
     """Set before the other tests, so that the minute has begun when the last one waits for it. They are on node-1."""
     words = ("scrontab", "-")
     text = "#SCRON --nodelist=node-2\n#SCRON --output=/dev/null\n* * * * * echo $SLURM_JOB_ID >~/at-each-minute\n"
-    engine.execute(cluster, "login", words, user="alice", stdin=text).check()
+    engine.execute(slurm_cluster, "login", words, user="alice", stdin=text).check()
     yield
-    cluster.slurm.runner(["scrontab", "-r"]).check()
+    slurm_cluster.slurm.runner(["scrontab", "-r"]).check()
 
 
 def running(cluster, pattern: str) -> bool:
@@ -37,61 +36,60 @@ def wait_for(cluster, pattern: str) -> None:
     wait_until(check, what=f"node-1 runs {pattern}", timeout=60)
 
 
-def test_what_a_job_leaves_is_ended_before_the_next_one_starts(cluster, run_job):
+def test_what_a_job_leaves_is_ended_before_the_next_one_starts(slurm_cluster, slurm):
     script = "; ".join((DETACHED.format(98761), DEAF.format(98762), "pgrep --full 'sleep 98761|deaf-98762'"))
-    _, log = run_job("--nodelist=node-1", "--exclusive", "--wrap", script)
-    assert len(log.split()) >= 2
-    _, log = run_job("--nodelist=node-1", "--exclusive", "--wrap", "ps -o args= -u alice")
+    job = slurm.run("--nodelist=node-1", "--exclusive", "--wrap", script)
+    assert len(job.stdout.split()) >= 2
+    log = slurm.run("--nodelist=node-1", "--exclusive", "--wrap", "ps -o args= -u alice").stdout
     assert "sleep 98761" not in log
     assert "deaf-98762" not in log
-    assert not running(cluster, "(sleep 98761|deaf-98762.*)")
+    assert not running(slurm_cluster, "(sleep 98761|deaf-98762.*)")
 
 
-def test_another_job_of_the_same_user_keeps_what_it_has_started(cluster, submit, run_job):
+def test_another_job_of_the_same_user_keeps_what_it_has_started(slurm_cluster, slurm, slurm_submit):
     """A job that it asks for less memory than the node has, so that both fit."""
-    other = submit(cluster, "--nodelist=node-1", "--mem=100", script=f"{DETACHED.format(98763)}; sleep 600")
-    until(cluster, other, "RUNNING")
-    wait_for(cluster, "sleep 98763")
-    job, _ = run_job("--nodelist=node-1", "--mem=100", "--wrap", DETACHED.format(98764))
-    cluster.slurm.wait(job.id, 60)
-    assert running(cluster, "sleep 98763")
-    assert cluster.slurm.job(other).state == "RUNNING"
-    cluster.slurm.cancel(other)
-    cluster.slurm.wait(other, 60)
-    assert not running(cluster, "sleep 9876[34]")
+    other = slurm_submit("--nodelist=node-1", "--mem=100", "--wrap", f"{DETACHED.format(98763)}; sleep 600")
+    other.wait_for_state("RUNNING")
+    wait_for(slurm_cluster, "sleep 98763")
+    slurm.run("--nodelist=node-1", "--mem=100", "--wrap", DETACHED.format(98764))
+    assert running(slurm_cluster, "sleep 98763")
+    assert other.state == "RUNNING"
+    other.cancel()
+    other.wait_until_over()
+    assert not running(slurm_cluster, "sleep 9876[34]")
 
 
 @pytest.mark.smoke
 @pytest.mark.newest
-def test_another_user_and_daemons_are_spared(cluster, run_job):
-    engine.execute(cluster, "node-1", ["sh", "-c", DETACHED.format(98765)], user="bob").check()
+def test_another_user_and_daemons_are_spared(slurm_cluster, slurm):
+    engine.execute(slurm_cluster, "node-1", ["sh", "-c", DETACHED.format(98765)], user="bob").check()
     try:
-        run_job("--nodelist=node-1", "--exclusive", "--wrap", "true")
-        assert running(cluster, "sleep 98765")
-        assert all(running(cluster, daemon) for daemon in (".*munged .*", ".*slurmd .*", ".*sshd.*"))
+        slurm.run("--nodelist=node-1", "--exclusive", "--wrap", "true")
+        assert running(slurm_cluster, "sleep 98765")
+        assert all(running(slurm_cluster, daemon) for daemon in (".*munged .*", ".*slurmd .*", ".*sshd.*"))
     finally:
-        engine.execute(cluster, "node-1", ["pkill", "--full", "--exact", "sleep 98765"])
+        engine.execute(slurm_cluster, "node-1", ["pkill", "--full", "--exact", "sleep 98765"])
 
 
-def test_mail_goes_to_a_file_in_the_users_home(cluster, run_job):
-    job, _ = run_job("--mail-type=END", "--mail-user=alice@example.org", "--wrap", "true")
+def test_mail_goes_to_a_file_in_the_users_home(slurm_cluster, slurm):
+    job = slurm.run("--mail-type=END", "--mail-user=alice@example.org", "--wrap", "true")
 
     def mail_came() -> None:
-        mail = cluster.slurm.runner(["sh", "-c", "cat ~/mail"]).check().stdout
+        mail = slurm.runner(["sh", "-c", "cat ~/mail"]).check().stdout
         if not re.search(
             rf"^To: alice@example.org\nSubject: Slurm Job_id={job.id} Name=wrap Ended", mail, re.MULTILINE
         ):
             raise Pending(mail)
 
     wait_until(mail_came, what="mail", timeout=60)
-    assert "Permission denied" in cluster.as_user("bob")(["cat", "/var/mail/alice"]).stderr
+    assert "Permission denied" in slurm_cluster.as_user("bob")(["cat", "/var/mail/alice"]).stderr
 
 
-def test_logs_have_what_slurmstepd_says_and_nothing_twice(cluster):
-    cluster.slurm.runner(["srun", "--nodelist=node-1", "no-such-program"])
+def test_logs_have_what_slurmstepd_says_and_nothing_twice(slurm_cluster, slurm):
+    slurm.runner(["srun", "--nodelist=node-1", "no-such-program"])
 
     def logged() -> str:
-        text = engine.logs(cluster, "node-1", engine.started_at(cluster, "node-1"))
+        text = engine.logs(slurm_cluster, "node-1", engine.started_at(slurm_cluster, "node-1"))
         if "error: execve(): no-such-program" not in text:
             raise Pending(last_lines(text))
         return text
@@ -101,14 +99,14 @@ def test_logs_have_what_slurmstepd_says_and_nothing_twice(cluster):
     assert "hwloc" not in text
 
 
-def test_scrontab_runs_jobs_at_given_times(cluster):
+def test_scrontab_runs_jobs_at_given_times(slurm):
     def ran() -> str:
-        job_id = cluster.slurm.runner(["sh", "-c", "cat ~/at-each-minute"]).stdout.strip()
+        job_id = slurm.runner(["sh", "-c", "cat ~/at-each-minute"]).stdout.strip()
         if not job_id:
             raise Pending("not yet")
         return job_id
 
     job_id = wait_until(ran, what="the job of the next minute", timeout=180)
-    shown = cluster.slurm.runner(["scontrol", "show", "job", job_id]).check().stdout
+    shown = slurm.runner(["scontrol", "show", "job", job_id]).check().stdout
     assert "CronJob=Yes" in shown
-    cluster.slurm.runner(["sh", "-c", "command -v ${EDITOR:-vi}"]).check()
+    slurm.runner(["sh", "-c", "command -v ${EDITOR:-vi}"]).check()

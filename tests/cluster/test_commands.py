@@ -5,25 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from harness import engine, jobs
+from harness import engine
 from harness.clusters import TEXT
 from harness.commands import make
 from harness.internals import parse_ranks
 from harness.lessons import PAGE
 from harness.names import NAME
+from slurmbed import BatchJob
 
 OTHER = f"{NAME}-other"
 
 
 @pytest.fixture
-def two_nodes(cluster):
+def two_nodes(slurm_cluster):
     """Puts the cluster back after a command that lets it grow."""
     yield
-    scaled = make("scale", f"NAME={cluster.name}", "NODES=2")
+    scaled = make("scale", f"NAME={slurm_cluster.name}", "NODES=2")
     assert scaled.returncode == 0, scaled.stderr
 
 
-def test_train_ends_with_placement_losses_sample_and_report(cluster):
+def test_train_ends_with_placement_losses_sample_and_report(slurm_cluster):
     """As a newcomer types it: it prepares the text, too."""
     done = make("train", f"NAME={NAME}", "STEPS=10")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -36,14 +37,14 @@ def test_train_ends_with_placement_losses_sample_and_report(cluster):
     assert "base64," in Path(report).read_text()
 
 
-def test_an_unknown_strategy_is_refused_before_a_job(cluster):
+def test_an_unknown_strategy_is_refused_before_a_job(slurm_cluster):
     done = make("train", f"NAME={NAME}", "PARALLEL=magic")
     assert done.returncode != 0
     assert "there is no strategy 'magic'" in done.stderr
     assert "choose from none, ddp, tp" in done.stderr
 
 
-def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(cluster, workspace, two_nodes):
+def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(slurm_cluster, workspace, two_nodes):
     """Each job's placement is proved before it counts: two nodes, and four for hybrid, to which the cluster grows.
 
     The strategies that are left out are compared with none by the lessons.
@@ -63,27 +64,27 @@ def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(cluster,
     assert written.count("base64,") == len(table) + 2, "losses, a timeline of each, shard maps"
 
 
-def test_bubble_ends_with_a_table_and_a_picture(cluster):
+def test_bubble_ends_with_a_table_and_a_picture(slurm_cluster):
     done = make("bubble", f"NAME={NAME}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "idle: theory" in done.stdout
     assert Path(done.stdout.split("picture: ")[1].strip()).read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_collectives_measures_between_nodes_beside_iperf3_and_ends_with_a_table_and_a_plot(cluster, workspace):
+def test_bench_collectives_measures_between_nodes_beside_iperf3_and_ends_with_a_table_and_a_plot(slurm):
     done = make("bench-collectives", f"NAME={NAME}", "LARGEST=2048")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all_reduce by gloo" in done.stdout
     plot = Path(done.stdout.split("plot: ")[1].strip())
     assert plot.read_bytes().startswith(b"\x89PNG")
-    ranks = parse_ranks(jobs.log_of(workspace, plot.parent.name).read_text())
+    ranks = parse_ranks(BatchJob(slurm, plot.parent.name).stdout)
     assert sorted(rank.node for rank in ranks) == ["node-1", "node-2"]
     found = json.loads((plot.parent / "collectives.json").read_text())
     assert all(limit > 0 for limit in found["limits"].values())
     assert {row["bytes"] for row in found["rows"]} == {1024, 2048}
 
 
-def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, workspace, two_nodes):
+def test_train_that_fails_shows_state_exit_code_and_the_last_lines(slurm_cluster, workspace, two_nodes):
     """Four heads over three ranks: the cluster grows for it, and the job refuses with both numbers."""
     done = make("train", f"NAME={NAME}", "NODES=3", f"TEXT={workspace / TEXT}")
     assert done.returncode != 0
@@ -92,7 +93,7 @@ def test_train_that_fails_shows_state_exit_code_and_the_last_lines(cluster, work
     assert str(workspace / "runs") in done.stderr
 
 
-def test_train_refuses_a_workspace_that_another_cluster_writes_to(cluster, workspace):
+def test_train_refuses_a_workspace_that_another_cluster_writes_to(slurm_cluster, workspace):
     try:
         assert make("up", f"NAME={OTHER}", "NODES=1", f"WORKSPACE={workspace}").returncode == 0
         done = make("train", f"NAME={OTHER}", "NODES=1", f"TEXT={workspace / TEXT}")
@@ -103,7 +104,7 @@ def test_train_refuses_a_workspace_that_another_cluster_writes_to(cluster, works
     assert engine.states(OTHER) == {}
 
 
-def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):
+def test_a_text_that_is_too_short_is_refused_before_a_job(slurm_cluster, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("ab\n" * 100)
     done = make("train", f"NAME={NAME}", f"TEXT={short}")
@@ -111,7 +112,7 @@ def test_a_text_that_is_too_short_is_refused_before_a_job(cluster, tmp_path):
     assert "has 300 characters, it needs 1000 or more" in done.stderr
 
 
-def test_grade_says_whether_an_exercise_is_done(cluster, workspace):
+def test_grade_says_whether_an_exercise_is_done(slurm_cluster, workspace):
     not_yet = make("grade", f"NAME={NAME}", "LESSON=4")
     assert not_yet.returncode != 0
     assert "no sampler yet" in not_yet.stdout + not_yet.stderr

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import tarfile
+from pathlib import Path
 
 import pytest
 import testinfra
@@ -25,9 +26,9 @@ CAPABILITIES = {"db": OF_DB, "slurmdbd": OF_CONTROLLERS, "slurmctld": OF_CONTROL
 
 
 @pytest.fixture(params=ALL)
-def inside(request, cluster):
+def inside(request, slurm_cluster):
     """testinfra's view of a container, with the name of its service."""
-    machine = look_into(cluster, request.param)
+    machine = look_into(slurm_cluster, request.param)
     machine.service_name = request.param
     return machine
 
@@ -62,35 +63,36 @@ def test_which_keys_each_container_has(inside):
     assert keys == expected.get(inside.service_name, {"munge", "ssh"})
 
 
-def test_daemons_run_as_their_users(cluster):
+def test_daemons_run_as_their_users(slurm_cluster):
     daemons = {"db": ("mariadbd", "mysql"), "slurmdbd": ("slurmdbd", "slurm"), "slurmctld": ("slurmctld", "slurm")}
     for service, (program, user) in daemons.items():
-        machine = look_into(cluster, service)
-        assert machine.process.get(comm=program).user == user
+        shown = engine.execute(slurm_cluster, service, ["ps", "-eo", "user:32=,args="]).check().stdout
+        lines = [line.split() for line in shown.splitlines()]
+        assert {owner for owner, command, *_ in lines if Path(command).name == program} == {user}
 
 
-def test_the_users_are_the_same_everywhere(cluster):
+def test_the_users_are_the_same_everywhere(slurm_cluster):
     found = set()
     for service in ("slurmdbd", "slurmctld", "login", "node-1", "node-2"):
-        machine = look_into(cluster, service)
+        machine = look_into(slurm_cluster, service)
         found.add((machine.user("alice").uid, machine.user("bob").uid, machine.user("slurm").uid))
     ((alice, bob, _),) = found
-    assert alice == engine.workspace(cluster).stat().st_uid
+    assert alice == slurm_cluster.workspace().stat().st_uid
     assert 0 not in (alice, bob)
     assert alice != bob
 
 
-def test_one_munge_key_and_a_credential_that_crosses_containers(cluster):
-    credential = engine.execute(cluster, "login", ["munge", "-n"]).check().stdout
-    node = look_into(cluster, "node-2")
+def test_one_munge_key_and_a_credential_that_crosses_containers(slurm_cluster):
+    credential = engine.execute(slurm_cluster, "login", ["munge", "-n"]).check().stdout
+    node = look_into(slurm_cluster, "node-2")
     assert "Success" in node.check_output("echo '%s' | unmunge", credential.strip())
 
 
-def test_slurmdbd_conf_is_slurms_alone(cluster):
-    machine = look_into(cluster, "slurmdbd")
+def test_slurmdbd_conf_is_slurms_alone(slurm_cluster):
+    machine = look_into(slurm_cluster, "slurmdbd")
     file = machine.file("/etc/slurm/slurmdbd.conf")
     assert (file.user, file.mode) == ("slurm", 0o600)
-    assert "StoragePass=" in engine.execute(cluster, "slurmdbd", ["cat", file.path], user="slurm").check().stdout
+    assert "StoragePass=" in engine.execute(slurm_cluster, "slurmdbd", ["cat", file.path], user="slurm").check().stdout
 
 
 OF_IMAGES = {"PATH", "LANG"}
@@ -99,11 +101,11 @@ OF_JOBS = re.compile(r"(SLURM|SLURMD|SRUN|HYDRA|I_MPI|OMPI|PRTE)_|HOME$|HOSTNAME
 
 
 @pytest.mark.newest
-def test_nothing_that_a_container_is_told_reaches_its_users(cluster):
+def test_nothing_that_a_container_is_told_reaches_its_users(slurm_cluster, slurm):
     for service in ALL:
-        made = {each.partition("=")[0] for each in engine.inspect(cluster, service)["Config"]["Env"]}
+        made = {each.partition("=")[0] for each in engine.inspect(slurm_cluster, service)["Config"]["Env"]}
         assert {name for name in made if not name.lower().endswith("_proxy")} == OF_IMAGES, service
-    printed = cluster.slurm.runner(["srun", "env"]).check().stdout
+    printed = slurm.runner(["srun", "env"]).check().stdout
     found = {line.partition("=")[0] for line in printed.splitlines()}
     assert not {name for name in found - OF_IMAGES if not OF_JOBS.match(name)}
 
@@ -112,16 +114,16 @@ def test_lists_of_packages_that_have_expired_are_refused(inside):
     assert "false" not in inside.check_output("apt-config dump Acquire::Check-Valid-Until")
 
 
-def test_nodes_are_held_to_their_slice(cluster):
-    made = engine.inspect(cluster, "node-1")["HostConfig"]
+def test_nodes_are_held_to_their_slice(slurm_cluster):
+    made = engine.inspect(slurm_cluster, "node-1")["HostConfig"]
     cpus = min(2, os.cpu_count())  # a node may offer more than there are, but is not given more
     assert (made["NanoCpus"], made["Memory"], made["ShmSize"]) == (cpus * 10**9, 2304 << 20, 512 << 20)
     assert (made["MemorySwap"], made["PidsLimit"]) == (made["Memory"], 8192)
     assert made["Privileged"] is False
 
 
-def test_sshd_answers_on_the_hosts_port(cluster):
-    port = engine.port(cluster, "login", 22)
+def test_sshd_answers_on_the_hosts_port(slurm_cluster):
+    port = engine.port(slurm_cluster, "login", 22)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         assert connection.recv(100).startswith(b"SSH-2.0-OpenSSH")
 
@@ -131,43 +133,43 @@ def ssh(cluster, user: str, target: str, *options: str, start: str = "login", sa
     return engine.execute(cluster, start, ["ssh", "-oBatchMode=yes", *options, target, say], user=user)
 
 
-def test_a_users_own_key_leads_to_login_and_to_nobody_else(cluster):
-    jobs.wait_until_idle(cluster)  # the end of a user's last job on a node ends all else of the user's there
+def test_a_users_own_key_leads_to_login_and_to_nobody_else(slurm_cluster):
+    jobs.wait_until_idle(slurm_cluster)  # the end of a user's last job on a node ends all else of the user's there
     for user in ("alice", "bob"):
-        taken = ssh(cluster, user, "login", "-tt", start="node-1", say="id -un; tty")
+        taken = ssh(slurm_cluster, user, "login", "-tt", start="node-1", say="id -un; tty")
         assert taken.check().stdout.startswith(f"{user}\n/dev/pts/")
-        file = engine.execute(cluster, "login", ["stat", "--format=%U %a", f"/home/{user}/.ssh/id_ed25519"])
+        file = engine.execute(slurm_cluster, "login", ["stat", "--format=%U %a", f"/home/{user}/.ssh/id_ed25519"])
         assert file.check().stdout == f"{user} 600\n"
-    assert "Permission denied (publickey" in ssh(cluster, "alice", "bob@login").stderr
+    assert "Permission denied (publickey" in ssh(slurm_cluster, "alice", "bob@login").stderr
 
 
-def test_ssh_to_a_node_takes_a_job_there(cluster, submit):
-    jobs.wait_until_idle(cluster)
+def test_ssh_to_a_node_takes_a_job_there(slurm_cluster, slurm_submit):
+    jobs.wait_until_idle(slurm_cluster)
     refused = "Access denied: alice has no job on node-2\n"
-    assert refused in ssh(cluster, "alice", "node-2").stderr
-    job_id = submit(cluster, "--nodelist=node-2")
-    jobs.until(cluster, job_id, "RUNNING")
-    assert ssh(cluster, "alice", "node-2").check().stdout == "node-2\n"
-    assert ssh(cluster, "alice", "node-2", "-tt", say="tty").check().stdout.startswith("/dev/pts/")
-    assert "bob has no job on node-2" in ssh(cluster, "bob", "node-2").stderr
-    assert "alice has no job on node-1" in ssh(cluster, "alice", "node-1").stderr
+    assert refused in ssh(slurm_cluster, "alice", "node-2").stderr
+    job = slurm_submit("--nodelist=node-2", "--wrap", "sleep 600")
+    job.wait_for_state("RUNNING")
+    assert ssh(slurm_cluster, "alice", "node-2").check().stdout == "node-2\n"
+    assert ssh(slurm_cluster, "alice", "node-2", "-tt", say="tty").check().stdout.startswith("/dev/pts/")
+    assert "bob has no job on node-2" in ssh(slurm_cluster, "bob", "node-2").stderr
+    assert "alice has no job on node-1" in ssh(slurm_cluster, "alice", "node-1").stderr
     for words in (["login"], ["node-2", "-f", "/etc/ssh/sshd_config_node"]):
-        settings = engine.execute(cluster, words[0], ["/usr/sbin/sshd", "-T", *words[1:]]).check().stdout
+        settings = engine.execute(slurm_cluster, words[0], ["/usr/sbin/sshd", "-T", *words[1:]]).check().stdout
         assert "x11forwarding no\n" in settings
     # A tunnel begins on login, never on a node.
-    assert ssh(cluster, "alice", "node-2", "-Jlogin", start="node-1").check().stdout == "node-2\n"
-    assert "administratively prohibited" in ssh(cluster, "alice", "login", "-Jnode-2").stderr
-    cluster.slurm.cancel(job_id)
+    assert ssh(slurm_cluster, "alice", "node-2", "-Jlogin", start="node-1").check().stdout == "node-2\n"
+    assert "administratively prohibited" in ssh(slurm_cluster, "alice", "login", "-Jnode-2").stderr
+    job.cancel()
 
     def gone() -> None:
-        if refused not in ssh(cluster, "alice", "node-2").stderr:
+        if refused not in ssh(slurm_cluster, "alice", "node-2").stderr:
             raise Pending("the job's last process has not ended")
 
     wait_until(gone, what="alice is refused again", timeout=60)
 
 
-def test_homes_are_their_users_alone_and_hold_nothing_of_the_clusters(cluster):
-    login = look_into(cluster, "login")
+def test_homes_are_their_users_alone_and_hold_nothing_of_the_clusters(slurm_cluster):
+    login = look_into(slurm_cluster, "login")
     found = login.check_output(r"find /home -mindepth 1 -maxdepth 1 -printf '%p %u %g %m\n'")
     assert sorted(found.splitlines()) == ["/home/alice alice alice 700", "/home/bob bob bob 700"]
 
@@ -190,21 +192,21 @@ time.sleep(600)
 """
 
 
-def test_no_user_keeps_a_node_from_starting(cluster):
+def test_no_user_keeps_a_node_from_starting(slurm_cluster, slurm, slurm_faults):
     """By holding what its start might wait for: a restarted node-2 joins while alice holds every lock she can get."""
-    argv = engine.exec_argv(cluster, "node-1", ["timeout", "300", "python3", "-c", LOCK_ALL], "alice")
-    before = engine.started_at(cluster, "node-2")
+    argv = engine.exec_argv(slurm_cluster, "node-1", ["timeout", "300", "python3", "-c", LOCK_ALL], "alice")
+    before = engine.started_at(slurm_cluster, "node-2")
     locks = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert int(locks.stdout.readline()) > 20
-        engine.execute(cluster, "node-2", ["mkdir", "/localscratch/of-a-lost-job"]).check()
-        engine.restart(cluster, "node-2")
-        wait_ready(cluster, 2)
-        assert engine.started_at(cluster, "node-2") > before
-        assert not engine.execute(cluster, "node-2", ["ls", "/localscratch/of-a-lost-job"]).ok
-        assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
+        engine.execute(slurm_cluster, "node-2", ["mkdir", "/localscratch/of-a-lost-job"]).check()
+        slurm_faults.restart("node-2")
+        wait_ready(slurm_cluster, 2)
+        assert engine.started_at(slurm_cluster, "node-2") > before
+        assert not engine.execute(slurm_cluster, "node-2", ["ls", "/localscratch/of-a-lost-job"]).ok
+        assert slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
     finally:
-        engine.execute(cluster, "node-1", ["pkill", "-u", "alice", "python3"])
+        engine.execute(slurm_cluster, "node-1", ["pkill", "-u", "alice", "python3"])
         locks.wait(30)
         locks.stdout.close()
 
@@ -212,18 +214,18 @@ def test_no_user_keeps_a_node_from_starting(cluster):
 @pytest.mark.parametrize(
     "trap", ["rm -rf ~/.ssh; touch ~/.ssh", "rm ~/.ssh/authorized_keys; mkfifo ~/.ssh/authorized_keys"]
 )
-def test_no_user_keeps_login_from_starting(cluster, trap):
+def test_no_user_keeps_login_from_starting(slurm_cluster, slurm_faults, trap):
     """By what a home holds where a key or a list of keys is looked for; a pipe would be waited for."""
     trapped = f"cp -a ~/.ssh ~/.kept; {trap}"
-    cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", trapped]).check()
+    slurm_cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", trapped]).check()
     try:
-        engine.restart(cluster, "login")
-        wait_until(lambda: answers(cluster), what="sshd on login answers", timeout=60)
-        said = run(["docker", "logs", engine.container(cluster, "login")], timeout=30).output
+        slurm_faults.restart("login")
+        wait_until(lambda: answers(slurm_cluster), what="sshd on login answers", timeout=60)
+        said = run(["docker", "logs", engine.container(slurm_cluster, "login")], timeout=30).output
         assert "bob has no ssh key: check /home/bob/.ssh" in said
     finally:
         restore = "rm -rf ~/.ssh; mv ~/.kept ~/.ssh"
-        cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", restore]).check()
+        slurm_cluster.as_user("bob")(["env", "HOME=/home/bob", "bash", "-c", restore]).check()
 
 
 def answers(cluster) -> None:

@@ -1,7 +1,5 @@
 """Power saving, as clouds use it: containers of nodes that Slurm asks for, and that go when they are idle."""
 
-from pathlib import Path
-
 import pytest
 
 from harness import clusters, engine
@@ -15,13 +13,13 @@ CLOUD = ["node-2", "node-3", "node-4"]
 
 
 @pytest.fixture(scope="module")
-def cloud(image, tmp_path_factory):
+def cloud(slurm_start, tmp_path_factory):
     """clusters/cloud.yaml, with less patience."""
     folder = tmp_path_factory.mktemp("cloud")
     text = (ROOT / "clusters" / "cloud.yaml").read_text()
     (folder / "cloud.yaml").write_text(text.replace("SuspendTime=60", "SuspendTime=5"))
     workspace = clusters.copy_of_workspace(folder)
-    with clusters.running(OTHER, config=folder / "cloud.yaml", workspace=workspace) as cluster:
+    with slurm_start("cloud", config=folder / "cloud.yaml", workspace=workspace) as cluster:
         yield cluster
 
 
@@ -45,10 +43,8 @@ def agents() -> int:
 def test_a_job_makes_nodes_come_and_idleness_makes_them_go(cloud):
     assert states(OTHER) == {"created"}
     assert engine.states(OTHER)["node-1"] == "running"
-    job_id = cloud.slurm.submit("--partition=cloud", "--nodes=3", "--output=%j.log", "--wrap", "srun --label hostname")
-    job = cloud.slurm.wait_completed(job_id, timeout=400)
-    log = (Path(engine.workspace(cloud)) / f"{job.id}.log").read_text()
-    assert sorted(log.splitlines()) == [f"{rank}: {node}" for rank, node in enumerate(CLOUD)]
+    job = cloud.slurm.run("--partition=cloud", "--nodes=3", "--wrap", "srun --label hostname", timeout=400)
+    assert sorted(job.stdout.splitlines()) == [f"{rank}: {node}" for rank, node in enumerate(CLOUD)]
     wait_for(lambda: states(OTHER) == {"exited"}, "idle nodes go")
     assert engine.states(OTHER)["node-1"] == "running"
 
@@ -56,8 +52,7 @@ def test_a_job_makes_nodes_come_and_idleness_makes_them_go(cloud):
 def test_nodes_come_again(cloud):
     """Another `up` changes nothing; a job for one node makes one come."""
     assert [node.name for node in cloud.up()] == ["node-1", *CLOUD]
-    job_id = cloud.slurm.submit("--partition=cloud", "--nodelist=node-3", "--output=%j.log", "--wrap", "hostname")
-    cloud.slurm.wait_completed(job_id, timeout=400)
+    cloud.slurm.run("--partition=cloud", "--nodelist=node-3", "--wrap", "hostname", timeout=400)
     assert engine.states(OTHER)["node-2"] == "exited"
 
 

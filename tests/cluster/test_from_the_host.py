@@ -31,7 +31,7 @@ def slurmbed(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def shell(cluster, workspace):
+def shell(slurm_cluster, workspace):
     """Start a shell command on the host, in the workspace, after `eval "$(slurmbed env)"`."""
     exports = slurmbed("env")
     assert exports.returncode == 0, exports.stderr
@@ -62,7 +62,7 @@ def test_sbatch_and_srun_work_in_a_shared_folder_under_its_own_path(shell, works
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_job_step(shell, cluster, workspace, number):
+def test_a_signal_reaches_the_job_step(shell, slurm_cluster, workspace, number):
     """To the whole process group, as a terminal sends Ctrl-C; srun wants two of those within a second."""
     mark = workspace / "runs" / f"step-{number.name}"
     with shell(f"exec srun --ntasks=1 sh -c 'echo >{mark}; sleep 600'", start_new_session=True) as command:
@@ -72,7 +72,7 @@ def test_a_signal_reaches_the_job_step(shell, cluster, workspace, number):
             os.killpg(command.pid, number)
             time.sleep(0.3)  # not a wait for anything: srun wants two signals within a second
         assert command.wait(timeout=30) != 0
-    jobs.wait_until_idle(cluster)
+    jobs.wait_until_idle(slurm_cluster)
 
 
 def wait_until_there(path: Path) -> None:
@@ -94,7 +94,7 @@ def test_srun_has_the_terminal_of_the_caller(shell):
         os.close(theirs)
 
 
-def test_exec_runs_on_any_service_with_input_and_exit_status(cluster):
+def test_exec_runs_on_any_service_with_input_and_exit_status(slurm_cluster):
     done = slurmbed(
         "exec", "--node", "node-2", "--user", "root", "--", "sh", "-c", "hostname; id -un; cat; exit 5", stdin="in"
     )
@@ -104,8 +104,8 @@ def test_exec_runs_on_any_service_with_input_and_exit_status(cluster):
     assert "choose from db, login, node-1, node-2" in refused.stderr
 
 
-def test_status_and_list_are_there_for_programs(cluster, submit):
-    submit(cluster, "--hold", "--job-name=held")
+def test_status_and_list_are_there_for_programs(slurm_cluster, slurm_submit):
+    slurm_submit("--hold", "--job-name=held", "--wrap", "true")
     found = json.loads(slurmbed("status", "--json").stdout)
     assert [node["name"] for node in found["nodes"]] == ["node-1", "node-2"]
     assert [job["name"] for job in found["jobs"]] == ["held"]
@@ -132,7 +132,7 @@ def wheel(tmp_path) -> Path:
     return path
 
 
-def test_a_wheel_is_loaded_onto_all_nodes(cluster, wheel):
+def test_a_wheel_is_loaded_onto_all_nodes(slurm_cluster, wheel):
     loaded = slurmbed("load", str(wheel))
     assert loaded.returncode == 0, loaded.stderr
     said = slurmbed("exec", "--", "srun", "-N2", "python3", "-c", "import loaded; print(loaded.WORD)")
@@ -149,9 +149,9 @@ SECRETS = [  # service, owner, file
 ]
 
 
-def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(cluster, workspace, tmp_path, run_job):
+def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(slurm_cluster, slurm, workspace, tmp_path):
     script = "echo the job said this; echo and this >&2"
-    job, _ = run_job("--error=/home/alice/%j.log", "--wrap", script)
+    job = slurm.run("--output=runs/%j.log", "--error=/home/alice/%j.log", "--wrap", script)
     done = slurmbed("export-logs", str(tmp_path / "bundle"))
     assert done.returncode == 0, done.stderr
     files = {
@@ -165,7 +165,7 @@ def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(clu
     assert f"JobId={job.id}".encode() in files["slurm/jobs.txt"]
     assert b"ClusterName=slurmbed" in files["slurm/slurm.conf"]
     for service, owner, path in SECRETS:
-        encoded = engine.execute(cluster, service, ["base64", "--wrap=0", path], user=owner).check().stdout
+        encoded = engine.execute(slurm_cluster, service, ["base64", "--wrap=0", path], user=owner).check().stdout
         secret = base64.b64decode(encoded)
         lines = secret.strip().splitlines()
         for form in (secret.strip(), lines[min(1, len(lines) - 1)], encoded.encode()):
@@ -174,7 +174,7 @@ def test_the_exported_logs_tell_of_daemons_jobs_and_slurm_and_hold_no_secret(clu
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="this machine has no ssh")
-def test_the_ssh_configuration_opens_the_login_node(cluster, tmp_path):
+def test_the_ssh_configuration_opens_the_login_node(slurm_cluster, tmp_path):
     config = tmp_path / "config"
     env = {**typed_environment(), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     argv = [*SLURMBED, "env", "--name", NAME, "--ssh-config", "--user", "bob"]
@@ -184,7 +184,7 @@ def test_the_ssh_configuration_opens_the_login_node(cluster, tmp_path):
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["bob"]), done.stderr
 
 
-def test_clean_of_a_name_that_is_not_there_says_so(cluster):
+def test_clean_of_a_name_that_is_not_there_says_so(slurm_cluster):
     done = slurmbed("clean", "--name", f"{NAME}-misspelled")
     assert done.returncode != 0
     assert f"no such cluster: {NAME}-misspelled" in done.stderr

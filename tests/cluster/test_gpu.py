@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 
 from harness import clusters, engine, internals, jobs
-from harness.internals import Cluster
 from harness.names import NAME
+from slurmbed import Cluster
 from slurmbed.course import data
 from slurmbed.course.runs import STRATEGY_NAMES
 from slurmbed.errors import SlurmbedError, UsageError
@@ -54,11 +54,11 @@ def test_a_node_more_has_as_many_emulated_gpus(pod):
         clusters.make_cluster(pod.name, nodes=4).scale()
 
 
-def test_gpus_of_the_host_are_counted_from_0_in_each_node(image, monkeypatch):
+def test_gpus_of_the_host_are_counted_from_0_in_each_node(slurm_start, monkeypatch):
     """Device files with the names that the toolkit gives stand in for GPUs: node-2 has the host's numbers 2 and 3."""
     internals.pretend_gpus(monkeypatch, 4)
     internals.give_stand_ins(monkeypatch)
-    with clusters.running(GPU_NAME, nodes=2, gpus=2, **SMALL) as cluster:
+    with slurm_start("gpu", nodes=2, gpus=2, **SMALL) as cluster:
         declared = engine.execute(cluster, "node-2", ["cat", "/etc/slurm/gres.conf"]).check().stdout
         assert declared == "Name=gpu File=/dev/nvidia2,/dev/nvidia3\n"
         assert [node.gres for node in cluster.slurm.nodes()] == ["gpu:2"] * 2
@@ -100,17 +100,17 @@ def host_gpus() -> int:
     return internals.host_gpus(clusters.make_cluster(GPU_NAME))
 
 
-def test_every_strategy_trains_by_nccl_with_a_gpu_for_each_node(host_gpus, image, tmp_path):
+def test_every_strategy_trains_by_nccl_with_a_gpu_for_each_node(host_gpus, slurm_start, tmp_path):
     nodes = min(2, host_gpus)
     own = clusters.copy_of_workspace(tmp_path)  # its job ids would meet another cluster's
-    with clusters.running(GPU_NAME, nodes=nodes, cpus=2, gpus=1, torch="pypi", workspace=own) as cluster:
+    with slurm_start("gpu", nodes=nodes, cpus=2, gpus=1, torch="pypi", workspace=own) as cluster:
         words = ("--text", data.text(cluster).path, "--steps", "20", "--backend", "nccl")
-        run_job, losses = jobs.job_runner(cluster, own), {}
+        losses = {}
         for name in STRATEGY_NAMES:
             ranks = 1 if name == "none" else nodes
             flags = ("--tp-size", str(nodes), "--amp", "off")
             asked = (f"--nodes={ranks}", "--ntasks-per-node=1", "--gpus-per-node=1", f"jobs/{name}.sbatch")
-            job, _ = run_job(*asked, *words, *flags, timeout=600)
+            job = cluster.slurm.run(*asked, *words, *flags, timeout=600)
             summary = jobs.summary(own, job.id)
             assert (summary["steps"], summary["world_size"]) == (20, ranks), name
             assert name == "none" or "nccl" in summary["transports"], name

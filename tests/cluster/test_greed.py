@@ -1,8 +1,11 @@
 """Jobs that take all they can get: a fork bomb and a memory hog. Others work on, and the node comes back."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from harness import engine
 from harness.commands import make
-from harness.jobs import log_of, wait_for_log
+from slurmbed import BatchJob
 from slurmbed.wait import Pending, wait_until
 
 # Threads count as processes do, and cost the test's machine least.
@@ -47,25 +50,23 @@ def wait_until_recovered(cluster) -> None:
     wait_until(check, what="node-2 works", timeout=240)
 
 
-def greedy(cluster, workspace, program: str) -> str:
-    """The id of a job that has all of node-2."""
+def greedy(submit: Callable[..., BatchJob], workspace: Path, program: str) -> BatchJob:
+    """A job that has all of node-2."""
     (workspace / "greedy.py").write_text(program)
-    words = ("--nodelist=node-2", "--exclusive", "--mem=0", "--no-requeue", "--output=runs/%j.log")
-    return cluster.slurm.submit(*words, "--wrap", "exec python3 greedy.py")
+    words = ("--nodelist=node-2", "--exclusive", "--mem=0", "--no-requeue")
+    return submit(*words, "--wrap", "exec python3 greedy.py")
 
 
-def test_a_fork_bomb_has_at_most_its_node(cluster, workspace):
-    job_id = greedy(cluster, workspace, BOMB)
-    wait_for_log(cluster, workspace, job_id, "stopped after")
-    started = int(log_of(workspace, job_id).read_text().split()[2])
+def test_a_fork_bomb_has_at_most_its_node(slurm_cluster, workspace, slurm_submit):
+    started = int(greedy(slurm_submit, workspace, BOMB).wait_for_output("stopped after").split()[2])
     assert 7000 < started < 8192
-    others_work(cluster)
+    others_work(slurm_cluster)
     (workspace / "runs" / "enough").touch()  # its slurmd could start no thread to end the job
-    wait_until_recovered(cluster)
+    wait_until_recovered(slurm_cluster)
 
 
-def test_a_memory_hog_has_at_most_its_node(cluster, workspace):
-    job_id = greedy(cluster, workspace, HOG)
-    assert cluster.slurm.wait(job_id, 120).state != "COMPLETED"  # by the kernel, or by Slurm
-    others_work(cluster)
-    wait_until_recovered(cluster)
+def test_a_memory_hog_has_at_most_its_node(slurm_cluster, workspace, slurm_submit):
+    job = greedy(slurm_submit, workspace, HOG)
+    assert job.wait_until_over().state != "COMPLETED"  # by the kernel, or by Slurm
+    others_work(slurm_cluster)
+    wait_until_recovered(slurm_cluster)

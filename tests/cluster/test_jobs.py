@@ -4,19 +4,9 @@ import json
 
 import pytest
 
-from harness import jobs
 from harness.clusters import TEXT
-from harness.internals import (
-    SACCT,
-    Job,
-    JobAccounting,
-    Slurm,
-    parse_accounting,
-    parse_ranks,
-    placement,
-    require_separate_nodes,
-)
-from slurmbed.errors import JobFailed, PlacementError
+from harness.internals import SACCT, JobAccounting, parse_accounting, parse_ranks
+from slurmbed import BatchJob, Job, JobFailed, Slurm, assert_separate_nodes
 from slurmbed.wait import Pending, wait_until
 
 QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layers", "2")
@@ -24,80 +14,76 @@ QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layer
 
 @pytest.mark.smoke
 @pytest.mark.newest
-def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(cluster):
-    nodes = cluster.slurm.nodes()
+def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(slurm):
+    nodes = slurm.nodes()
     assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 2048), ("node-2", 2, 2048)]
-    first = parse_accounting(cluster.slurm.runner([*SACCT, "--name=ready"]).check().stdout)[0]
+    first = parse_accounting(slurm.runner([*SACCT, "--name=ready"]).check().stdout)[0]
     assert (first.user, first.state, first.nodes) == ("alice", "COMPLETED", 2)
 
 
 @pytest.mark.smoke
-def test_tensor_parallel_ranks_land_on_separate_nodes(cluster, workspace):
+def test_tensor_parallel_ranks_land_on_separate_nodes(slurm, slurm_submit, workspace):
     """As slurmctld lays them out while they run, as accounting says afterwards, and as the ranks say themselves."""
-    job_id = cluster.slurm.submit("jobs/tp.sbatch", "--text", TEXT, *QUICK)
+    job = slurm_submit("jobs/tp.sbatch", "--text", TEXT, *QUICK)
     layouts = []
 
-    def laid_out(job: Job) -> bool:
-        layouts.append(cluster.slurm.layout(job_id))
+    def laid_out(_: Job) -> bool:
+        layouts.append(slurm.layout(job.id))
         return bool(layouts[-1])
 
-    cluster.slurm.wait(job_id, 60, until=laid_out)
-    log = jobs.log_of(workspace, job_id)
-    cluster.slurm.wait_completed(job_id, 180, log=log.read_text)
-    layout = layouts[-1]
-    assert layout == {0: "node-1", 1: "node-2"}
-    placed = placement(parse_ranks(log.read_text()), layout, job_id)
-    require_separate_nodes(placed)
-    assert cluster.slurm.accounted_layout(job_id) == layout
-    assert [item.rank.shard.split(" of")[0] for item in placed] == ["heads 0-1", "heads 2-3"]
+    slurm.wait(job.id, 60, until=laid_out)
+    job.wait()
+    assert layouts[-1] == {0: "node-1", 1: "node-2"}
+    assert assert_separate_nodes(job) == layouts[-1]
+    ranks = parse_ranks(job.stdout)
+    assert {rank.rank: rank.host for rank in ranks} == layouts[-1]
+    assert [rank.shard.split(" of")[0] for rank in ranks] == ["heads 0-1", "heads 2-3"]
 
-    folder = workspace / "runs" / job_id
+    folder = workspace / "runs" / job.id
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["val_loss"] for line in metrics if line["val_loss"] is not None]
     assert losses[-1] < losses[0]
     assert (folder / "summary.json").stat().st_uid == workspace.stat().st_uid != 0
 
 
-def test_a_job_that_asks_for_one_node_lands_on_one(cluster, run_job):
+def test_a_job_that_asks_for_one_node_lands_on_one(slurm):
     announce = "from ranks import environment; environment.announce(environment.read().record(''))"
-    job, log = run_job(
+    job = slurm.run(
         "--nodes=1",
         "--ntasks-per-node=2",
         "--wrap",
         f'MASTER_ADDR=localhost MASTER_PORT=20000 srun python3 -c "{announce}"',
     )
-    placed = placement(parse_ranks(log), cluster.slurm.accounted_layout(job.id), job.id)
-    assert len(placed) == 2
-    assert len({item.slurm_node for item in placed}) == 1
-    with pytest.raises(PlacementError, match="ranks share a node"):
-        require_separate_nodes(placed)
+    assert len(parse_ranks(job.stdout)) == len(job.placement) == 2
+    with pytest.raises(AssertionError, match=r"ranks share node-[12]: rank 0 on node-[12], rank 1 on node-[12]"):
+        assert_separate_nodes(job)
 
 
 @pytest.mark.smoke
 @pytest.mark.newest
-def test_ranks_follow_the_numbers_of_the_nodes(run_job):
-    _, log = run_job("--nodes=2", "--wrap", "srun --label hostname")
-    assert sorted(log.splitlines()) == ["0: node-1", "1: node-2"]
+def test_ranks_follow_the_numbers_of_the_nodes(slurm):
+    job = slurm.run("--nodes=2", "--wrap", "srun --label hostname")
+    assert sorted(job.stdout.splitlines()) == ["0: node-1", "1: node-2"]
 
 
-def test_ranks_have_the_job_scripts_variables_when_a_site_exports_none(run_job):
-    _, log = run_job("--export=NONE", "jobs/lesson.sbatch", "meet")
-    assert "rank 1 wrote: I am on node-2" in log
+def test_ranks_have_the_job_scripts_variables_when_a_site_exports_none(slurm):
+    job = slurm.run("--export=NONE", "jobs/lesson.sbatch", "meet")
+    assert "rank 1 wrote: I am on node-2" in job.stdout
 
 
-def test_a_failing_job_is_told_with_its_exit_code_and_log(run_job):
+def test_a_failing_job_is_told_with_its_exit_code_and_log(slurm):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code 3:0(.|\n)*on fire"):
-        run_job("--wrap", "echo on fire; exit 3")
+        slurm.run("--wrap", "echo on fire; exit 3")
 
 
 @pytest.mark.smoke
 @pytest.mark.newest
-def test_accounting_has_the_failure(cluster):
-    job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "exit 4")
-    cluster.slurm.wait(job_id, 60)
+def test_accounting_has_the_failure(slurm, slurm_submit):
+    job = slurm_submit("--output=/dev/null", "--wrap", "exit 4")
+    job.wait_until_over()
 
     def accounted() -> JobAccounting:
-        runs = cluster.slurm.accounting(job_id)
+        runs = slurm.accounting(job.id)
         if not runs or not runs[0].is_over:
             raise Pending(str(runs))
         return runs[0]
@@ -107,38 +93,35 @@ def test_accounting_has_the_failure(cluster):
 
 
 @pytest.mark.newest
-def test_two_users_have_their_own_jobs_and_files(cluster):
+def test_two_users_have_their_own_jobs_and_files(slurm_cluster, slurm):
     shared, private = "/workspace/from-alice", "/home/alice/private"
     script = f"id -un; id -u; touch ~/mine; cat {shared}; cat {private} || srun echo denied"
-    cluster.as_user("alice")(["sh", "-c", f"umask 022; echo hello >{shared}; echo hello >{private}"]).check()
-    bob = Slurm(cluster.as_user("bob"))
-    job_id = bob.submit("--output=/home/bob/%j.log", "--wrap", script)
-    bob.wait_completed(job_id, 60)
-    name, uid, greeting, *refused = cluster.as_user("bob")(["cat", f"/home/bob/{job_id}.log"]).check().stdout.split()
+    slurm_cluster.as_user("alice")(["sh", "-c", f"umask 022; echo hello >{shared}; echo hello >{private}"]).check()
+    bob = Slurm(slurm_cluster.as_user("bob"))
+    job = bob.run("--output=/home/bob/%j.log", "--wrap", script)
+    name, uid, greeting, *refused = job.stdout.split()
     assert (name, greeting, refused[-3:]) == ("bob", "hello", ["Permission", "denied", "denied"])
-    assert cluster.as_user("bob")(["stat", "--format=%u", "/home/bob/mine"]).check().stdout.strip() == uid
-    assert cluster.slurm.accounting(job_id)[0].user == "bob"
+    assert slurm_cluster.as_user("bob")(["stat", "--format=%u", "/home/bob/mine"]).check().stdout.strip() == uid
+    assert slurm.accounting(job.id)[0].user == "bob"
 
 
 @pytest.mark.newest
-def test_a_user_may_not_cancel_anothers_job(cluster):
-    job_id = cluster.slurm.submit("--hold", "--wrap", "true")
-    try:
-        refused = cluster.as_user("bob")(["scancel", job_id])
-        assert "Access/permission denied" in refused.output
-        assert cluster.slurm.job(job_id).state == "PENDING"
-    finally:
-        cluster.slurm.cancel(job_id)
-    assert cluster.slurm.wait(job_id, 30).state == "CANCELLED"
+def test_a_user_may_not_cancel_anothers_job(slurm_cluster, slurm_submit):
+    job = slurm_submit("--hold", "--wrap", "true")
+    refused = slurm_cluster.as_user("bob")(["scancel", job.id])
+    assert "Access/permission denied" in refused.output
+    assert job.state == "PENDING"
+    job.cancel()
+    assert job.wait_until_over().state == "CANCELLED"
 
 
 @pytest.mark.newest
-def test_a_request_that_no_node_can_meet_is_refused_at_once(cluster):
+def test_a_request_that_no_node_can_meet_is_refused_at_once(slurm_cluster, slurm):
     """Or, by Slurm 26.05, queued until there are as many nodes, with a reason that names the partition."""
-    refused = cluster.slurm.runner(["sbatch", "--nodes=3", "--wrap", "true"])
-    if cluster.choices().slurm == "26.05":
-        job_id = refused.stdout.split()[-1]
-        cluster.slurm.wait(job_id, 60, until=lambda job: job.state == "PENDING" and "Partition" in job.reason)
-        cluster.slurm.cancel(job_id)
+    refused = slurm.runner(["sbatch", "--nodes=3", "--wrap", "true"])
+    if slurm_cluster.choices().slurm == "26.05":
+        job = BatchJob(slurm, refused.stdout.split()[-1])
+        slurm.wait(job.id, 60, until=lambda job: job.state == "PENDING" and "Partition" in job.reason)
+        job.cancel()
         return
     assert "Node count specification invalid" in refused.output or "not available" in refused.output

@@ -12,9 +12,9 @@ INTRODUCTION, *LESSONS = read(PAGE.read_text())
 
 
 @pytest.fixture(scope="module")
-def with_text(cluster):
-    data.text(cluster)
-    return cluster
+def with_text(slurm_cluster):
+    data.text(slurm_cluster)
+    return slurm_cluster
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.title)

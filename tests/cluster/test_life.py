@@ -8,53 +8,51 @@ import pytest
 
 from harness import engine
 from harness.clusters import make_cluster
-from harness.internals import Cluster, wait_ready
-from harness.jobs import until, wait_until_idle
+from harness.internals import wait_ready
+from harness.jobs import wait_until_idle
 from harness.names import NAME
-from slurmbed.errors import NotReady, UsageError
+from slurmbed import Cluster, NotReady, UsageError
 from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
+
+SLEEP = ("--output=/dev/null", "--wrap", "sleep 600")
 
 
 def names(cluster: Cluster) -> list[str]:
     return [node.name for node in cluster.slurm.nodes()]
 
 
-def test_a_stopped_node_is_not_ready(cluster):
-    engine.stop(cluster, "node-2")
-    try:
-        with pytest.raises(NotReady, match="node-2: Exited"):
-            wait_ready(cluster, 2)
-    finally:
-        engine.start(cluster, "node-2")
-        wait_ready(cluster, 2)
+def test_a_stopped_node_is_not_ready(slurm_cluster, slurm_faults):
+    slurm_faults.stop("node-2")
+    with pytest.raises(NotReady, match="node-2: Exited"):
+        wait_ready(slurm_cluster, 2)
 
 
-def test_a_node_out_of_service_is_said_at_once_with_its_reason(cluster):
-    cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=DRAIN", "Reason=bad memory"]).check()
+def test_a_node_out_of_service_is_said_at_once_with_its_reason(slurm_cluster):
+    slurm_cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=DRAIN", "Reason=bad memory"]).check()
     try:
         with pytest.raises(NotReady, match=r"node-2 \S*DRAIN\S* \(bad memory\)(.|\n)*State=RESUME"):
-            wait_ready(cluster, 2)
+            wait_ready(slurm_cluster, 2)
     finally:
-        cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=RESUME"]).check()
-        wait_ready(cluster, 2)
+        slurm_cluster.as_root(["scontrol", "update", "NodeName=node-2", "State=RESUME"]).check()
+        wait_ready(slurm_cluster, 2)
 
 
-def test_nodes_that_are_kept_for_something_count_as_working(cluster, submit):
+def test_nodes_that_are_kept_for_something_count_as_working(slurm_cluster, slurm_submit):
     """By backfill for a job of two nodes, and for maintenance."""
-    until(cluster, submit(cluster, "--nodelist=node-1", "--exclusive", "--time=10"), "RUNNING")
-    waiting = submit(cluster, "--nodes=2", "--exclusive", "--time=10")
-    wait_until(partial(node_2_is, cluster, "PLANNED"), what="backfill keeps node-2", timeout=120)
-    wait_ready(cluster, 2)
-    cluster.slurm.cancel(waiting)
+    slurm_submit("--nodelist=node-1", "--exclusive", "--time=10", *SLEEP).wait_for_state("RUNNING")
+    waiting = slurm_submit("--nodes=2", "--exclusive", "--time=10", *SLEEP)
+    wait_until(partial(node_2_is, slurm_cluster, "PLANNED"), what="backfill keeps node-2", timeout=120)
+    wait_ready(slurm_cluster, 2)
+    waiting.cancel()
     words = ("ReservationName=service", "Nodes=node-2", "Users=root", "Flags=MAINT", "StartTime=now", "Duration=60")
-    cluster.as_root(["scontrol", "create", "reservation", *words]).check()
+    slurm_cluster.as_root(["scontrol", "create", "reservation", *words]).check()
     try:
-        wait_until(partial(node_2_is, cluster, "MAINTENANCE"), what="node-2 is in maintenance", timeout=120)
-        wait_ready(cluster, 2)
+        wait_until(partial(node_2_is, slurm_cluster, "MAINTENANCE"), what="node-2 is in maintenance", timeout=120)
+        wait_ready(slurm_cluster, 2)
     finally:
-        cluster.as_root(["scontrol", "delete", "ReservationName=service"]).check()
-        wait_until(partial(node_2_is, cluster, ""), what="node-2 is in service", timeout=120)
+        slurm_cluster.as_root(["scontrol", "delete", "ReservationName=service"]).check()
+        wait_until(partial(node_2_is, slurm_cluster, ""), what="node-2 is in service", timeout=120)
 
 
 def node_2_is(cluster: Cluster, flag: str) -> None:
@@ -64,67 +62,51 @@ def node_2_is(cluster: Cluster, flag: str) -> None:
         raise Pending(f"{node.state} {node.flags}")
 
 
-def test_a_killed_node_is_seen_down_and_its_job_runs_again(cluster):
-    job_id = cluster.slurm.submit("--nodelist=node-2", "--output=/dev/null", "--wrap", "sleep 600")
-    cluster.slurm.wait(job_id, 30, until=lambda job: job.state == "RUNNING")
-    engine.kill(cluster, "node-2")
-    try:
-        again = cluster.slurm.wait(job_id, 120, until=lambda job: job.state == "PENDING")
-        assert (again.id, again.state) == (job_id, "PENDING")
-        (lost,) = [node for node in cluster.slurm.nodes() if node.name == "node-2"]
-        assert lost.state == "DOWN"
-    finally:
-        engine.start(cluster, "node-2")
-        wait_ready(cluster, 2)
-    try:
-        cluster.slurm.wait(job_id, 90, until=lambda job: job.state == "RUNNING")
-        assert cluster.slurm.job(job_id).nodelist == "node-2"
-    finally:
-        cluster.slurm.cancel(job_id)
-        cluster.slurm.wait(job_id, 60)
+def test_a_killed_node_is_seen_down_and_its_job_runs_again(slurm, slurm_submit, slurm_faults):
+    job = slurm_submit("--nodelist=node-2", *SLEEP)
+    job.wait_for_state("RUNNING")
+    slurm_faults.kill("node-2")
+    job.wait_for_state("PENDING")
+    (lost,) = [node for node in slurm.nodes() if node.name == "node-2"]
+    assert lost.state == "DOWN"
+    slurm_faults.heal()
+    assert job.wait_for_state("RUNNING").nodelist == "node-2"
 
 
-def test_scale_up_and_down_keeps_running_jobs(cluster, monkeypatch, tmp_path):
+def test_scale_up_and_down_keeps_running_jobs(slurm_cluster, slurm, slurm_submit, monkeypatch, tmp_path):
     """Although another clone has taken the image's name, and the user has got a new ssh key."""
-    started = engine.started_at(cluster, "node-1")
-    image_id, name = engine.inspect(cluster, "node-1")["Image"], engine.inspect(cluster, "node-1")["Config"]["Image"]
+    started = engine.started_at(slurm_cluster, "node-1")
+    node = engine.inspect(slurm_cluster, "node-1")
+    image_id, name = node["Image"], node["Config"]["Image"]
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "new.pub").write_text("ssh-ed25519 AAAA new\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    job_id = cluster.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", "sleep 600")
-    cluster.slurm.wait(job_id, 30, until=lambda job: job.state == "RUNNING")
-    try:
-        engine.docker("tag", engine.inspect(cluster, "db")["Image"], name)
-        make_cluster(NAME, nodes=4).scale()
-        assert {engine.inspect(cluster, f"node-{number}")["Image"] for number in range(1, 5)} == {image_id}
-        keys = cluster.slurm.runner(["cat", "/home/alice/.ssh/authorized_keys"]).check().stdout
-        assert keys.splitlines().count("ssh-ed25519 AAAA new") == 1
-        assert names(cluster) == ["node-1", "node-2", "node-3", "node-4"]
-        spread = cluster.slurm.runner(["srun", "--nodes=3", "--exclude=node-1", "--label", "hostname"]).check().stdout
-        assert sorted(spread.splitlines()) == ["0: node-2", "1: node-3", "2: node-4"]
-        make_cluster(NAME, nodes=2).scale()
-        assert names(cluster) == ["node-1", "node-2"]
-        assert not {"node-3", "node-4"} & set(engine.states(NAME))
-        assert cluster.slurm.job(job_id).state == "RUNNING"
-        assert engine.started_at(cluster, "node-1") == started
-    finally:
-        cluster.slurm.cancel(job_id)
-        cluster.slurm.wait(job_id, 60)
+    job = slurm_submit("--nodelist=node-1", *SLEEP)
+    job.wait_for_state("RUNNING")
+    engine.docker("tag", engine.inspect(slurm_cluster, "db")["Image"], name)
+    make_cluster(NAME, nodes=4).scale()
+    assert {engine.inspect(slurm_cluster, f"node-{number}")["Image"] for number in range(1, 5)} == {image_id}
+    keys = slurm.runner(["cat", "/home/alice/.ssh/authorized_keys"]).check().stdout
+    assert keys.splitlines().count("ssh-ed25519 AAAA new") == 1
+    assert names(slurm_cluster) == ["node-1", "node-2", "node-3", "node-4"]
+    spread = slurm.runner(["srun", "--nodes=3", "--exclude=node-1", "--label", "hostname"]).check().stdout
+    assert sorted(spread.splitlines()) == ["0: node-2", "1: node-3", "2: node-4"]
+    make_cluster(NAME, nodes=2).scale()
+    assert names(slurm_cluster) == ["node-1", "node-2"]
+    assert not {"node-3", "node-4"} & set(engine.states(NAME))
+    assert job.state == "RUNNING"
+    assert engine.started_at(slurm_cluster, "node-1") == started
 
 
-def test_without_accounting_jobs_run_and_are_accounted_later(cluster):
+def test_without_accounting_jobs_run_and_are_accounted_later(slurm_cluster, slurm, slurm_faults):
     for service in ("slurmdbd", "db"):
-        engine.kill(cluster, service)
-    try:
-        engine.restart(cluster, "slurmctld")
-        wait_until(partial(answers, cluster), what="slurmctld starts without slurmdbd", timeout=100)
-        job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "true")
-        cluster.slurm.wait_completed(job_id, 100)
-    finally:
-        for service in ("db", "slurmdbd"):
-            engine.start(cluster, service)
-    wait_until(partial(accounted, cluster, job_id), what="accounting has the job", timeout=180)
-    wait_ready(cluster, 2)
+        slurm_faults.kill(service)
+    slurm_faults.restart("slurmctld")
+    wait_until(partial(answers, slurm_cluster), what="slurmctld starts without slurmdbd", timeout=100)
+    job = slurm.run("--output=/dev/null", "--wrap", "true")
+    for service in ("db", "slurmdbd"):
+        slurm_faults.start(service)
+    wait_until(partial(accounted, slurm_cluster, job.id), what="accounting has the job", timeout=180)
 
 
 def answers(cluster: Cluster) -> None:
@@ -151,28 +133,28 @@ touch aged/$SLURM_JOB_ID.done
 """
 
 
-def test_down_and_up_lose_no_job_and_run_none_twice_at_once(cluster, workspace):
+def test_down_and_up_lose_no_job_and_run_none_twice_at_once(slurm_cluster, slurm_submit, workspace):
     """Twenty jobs, of which some have ended, some run, some begin just then; one asks not to run again."""
     (workspace / "aged").mkdir()
-    engine.execute(cluster, "login", ["chown", "alice:", "/workspace/aged"]).check()
+    engine.execute(slurm_cluster, "login", ["chown", "alice:", "/workspace/aged"]).check()
     numbers = random.Random(1)
     quiet = ("--output=/dev/null", "--mem=10M")
-    job_ids = [cluster.slurm.submit(*quiet, "--wrap", AGED % 9000)]
-    once = cluster.slurm.submit(*quiet, "--no-requeue", "--wrap", "sleep 900")
-    job_ids += [cluster.slurm.submit(*quiet, "--wrap", AGED % numbers.randrange(5, 30)) for _ in range(19)]
-    until(cluster, job_ids[0], "RUNNING")
-    until(cluster, once, "RUNNING")
+    longest = slurm_submit(*quiet, "--wrap", AGED % 9000)
+    once = slurm_submit(*quiet, "--no-requeue", "--wrap", "sleep 900")
+    for _ in range(19):
+        slurm_submit(*quiet, "--wrap", AGED % numbers.randrange(5, 30))
+    longest.wait_for_state("RUNNING")
+    once.wait_for_state("RUNNING")
     wait_until(partial(so_many_are_done, workspace, 7), what="some of the jobs have ended", timeout=180)
-    cluster.down()
-    assert (workspace / "aged" / "saved").read_text().splitlines().count(job_ids[0]) == 1
-    again = make_cluster(NAME)
-    again.up()
-    assert again.slurm.job(once).state == "CANCELLED"
-    until(again, job_ids[0], "RUNNING")
-    again.slurm.cancel(job_ids[0])
+    slurm_cluster.down()
+    assert (workspace / "aged" / "saved").read_text().splitlines().count(longest.id) == 1
+    make_cluster(NAME).up()
+    assert once.state == "CANCELLED"
+    longest.wait_for_state("RUNNING")
+    longest.cancel()
     wait_until(partial(so_many_are_done, workspace, 19), what="all jobs but the longest have ended", timeout=400)
     assert not (workspace / "aged" / "twice").exists()
-    wait_until_idle(again)
+    wait_until_idle(slurm_cluster)
 
 
 def so_many_are_done(workspace: Path, least: int) -> None:
@@ -181,41 +163,39 @@ def so_many_are_done(workspace: Path, least: int) -> None:
         raise Pending(f"{done} of {least}")
 
 
-def test_a_job_does_not_outlive_its_node(cluster, submit):
+def test_a_job_does_not_outlive_its_node(slurm, slurm_submit, slurm_faults):
     """Of any age: what slurmctld learns from a node's start it forgets about jobs that have only just begun."""
-    job_id = submit(cluster, "--nodelist=node-2")
-    until(cluster, job_id, "RUNNING")
-    engine.restart(cluster, "node-2")
-    assert cluster.slurm.wait(job_id, 90, until=lambda job: job.state != "RUNNING").state == "PENDING"
-    wait_ready(cluster, 2)
+    job = slurm_submit("--nodelist=node-2", *SLEEP)
+    job.wait_for_state("RUNNING")
+    slurm_faults.restart("node-2")
+    assert slurm.wait(job.id, 90, until=lambda job: job.state != "RUNNING").state == "PENDING"
 
 
-def test_down_and_up_keep_accounting_jobs_and_homes(cluster):
-    job_id = cluster.slurm.submit("--output=/dev/null", "--wrap", "echo kept >~/kept")
-    cluster.slurm.wait_completed(job_id, 60)
-    held = cluster.slurm.submit("--hold", "--output=/dev/null", "--wrap", "true")
-    cluster.down()
+def test_down_and_up_keep_accounting_jobs_and_homes(slurm_cluster, slurm, slurm_submit):
+    job = slurm.run("--output=/dev/null", "--wrap", "echo kept >~/kept")
+    held = slurm_submit("--hold", "--output=/dev/null", "--wrap", "true")
+    slurm_cluster.down()
     assert set(engine.states(NAME).values()) == {"exited"}
     for service in ("db", "slurmdbd", "slurmctld"):  # whose user is not init's
-        said = run(["docker", "logs", "--tail", "20", engine.container(cluster, service)], timeout=30).check()
+        said = run(["docker", "logs", "--tail", "20", engine.container(slurm_cluster, service)], timeout=30).check()
         assert "forwarding signal" not in said.output
     again = make_cluster(NAME)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
-    rows = again.slurm.accounting(job_id)
-    assert (rows[0].id, rows[0].state) == (job_id, "COMPLETED")
-    assert again.slurm.job(held).state == "PENDING"
-    again.slurm.cancel(held)
+    rows = again.slurm.accounting(job.id)
+    assert (rows[0].id, rows[0].state) == (job.id, "COMPLETED")
+    assert held.state == "PENDING"
+    held.cancel()
     assert again.slurm.runner(["cat", "/home/alice/kept"]).check().stdout == "kept\n"
-    assert int(again.slurm.submit("--output=/dev/null", "--wrap", "true")) > int(held)
+    assert int(slurm_submit("--output=/dev/null", "--wrap", "true").id) > int(held.id)
 
 
-def test_nodes_that_are_there_are_not_made_anew_with_another_slice(cluster):
+def test_nodes_that_are_there_are_not_made_anew_with_another_slice(slurm):
     with pytest.raises(UsageError, match="the existing nodes have 2 CPUs and 2048 MiB"):
         make_cluster(NAME, cpus=1).up()
     make_cluster(NAME, cpus=2).up()
-    assert [(node.cpus, node.memory) for node in cluster.slurm.nodes()] == [(2, 2048)] * 2
+    assert [(node.cpus, node.memory) for node in slurm.nodes()] == [(2, 2048)] * 2
 
 
-def test_a_dead_login_is_brought_back(cluster):
-    engine.kill(cluster, "login")
+def test_a_dead_login_is_brought_back(slurm_faults):
+    slurm_faults.kill("login")
     assert [node.name for node in make_cluster(NAME).up()] == ["node-1", "node-2"]

@@ -101,7 +101,7 @@ def test_what_needs_a_cluster_says_so(target):
     assert f"no such cluster: {NAME}-none" in done.stderr
 
 
-def test_scaling_by_bad_words_changes_nothing(cluster):
+def test_scaling_by_bad_words_changes_nothing(slurm):
     done = make("scale", f"NAME={NAME}", "NODES=none")
     assert done.returncode != 0
-    assert len(cluster.slurm.nodes()) == 2
+    assert len(slurm.nodes()) == 2

@@ -91,15 +91,15 @@ def ids(cluster) -> dict[str, str]:
     return {service: engine.inspect(cluster, service)["Id"] for service in engine.states(cluster.name)}
 
 
-def test_the_cluster_of_another_clone_is_named_and_refused(cluster, other_clone):
-    before = ids(cluster)
+def test_the_cluster_of_another_clone_is_named_and_refused(slurm_cluster, slurm, other_clone):
+    before = ids(slurm_cluster)
     for command in ("up", "scale NODES=3", "down", "clean", "purge", "train", "mnist"):
         done = other_clone(*command.split(), f"NAME={NAME}")
         assert done.returncode == 2, command
         assert f"the cluster {NAME} was made from {ROOT}, and has its workspace" in done.stderr
         assert f"this is {other_clone.folder}" in done.stderr
-    assert ids(cluster) == before
-    assert [node.name for node in cluster.slurm.nodes()] == ["node-1", "node-2"]
+    assert ids(slurm_cluster) == before
+    assert [node.name for node in slurm.nodes()] == ["node-1", "node-2"]
     assert "node-1" in other_clone("status", f"NAME={NAME}").stdout
 
 
@@ -125,7 +125,7 @@ def test_who_is_told_to_may_use_the_cluster_of_another_clone(image, other_clone)
 
 
 @pytest.fixture
-def stray(cluster, image):
+def stray(slurm_cluster, image):
     """A stopped container of somebody's, from an image with the labels that Compose gave an image of this project."""
     labels = (f"com.docker.compose.project={NAME}", "com.docker.compose.service=login")
     options = (*(f"--label={label}" for label in labels), "--name", f"{NAME}-stray")
@@ -133,7 +133,7 @@ def stray(cluster, image):
     docker("rm", "--force", f"{NAME}-stray")
 
 
-def test_a_container_made_from_our_image_is_none_of_the_clusters(cluster, stray):
+def test_a_container_made_from_our_image_is_none_of_the_clusters(slurm_cluster, stray):
     again = make_cluster(NAME)
     assert [node.name for node in again.up()] == ["node-1", "node-2"]
     engine.remove(NAME, ["node-1"])
@@ -169,7 +169,7 @@ print(json.dumps(record | {{"characters": 1, "train": 1, "test": 1}}))
 
 
 @pytest.mark.parametrize(("program", "command"), [("gpt/data.py", "train"), ("mnist/data.py", "mnist")])
-def test_nothing_of_a_workspace_runs_on_the_host(cluster, workspace, tmp_path, program, command):
+def test_nothing_of_a_workspace_runs_on_the_host(slurm_cluster, workspace, tmp_path, program, command):
     """Every job may write there: what it leaves in the place of gpt/data.py must not become the host user's."""
     marker = f"{tmp_path}/on-the-host"
     file = workspace / program
@@ -181,7 +181,7 @@ def test_nothing_of_a_workspace_runs_on_the_host(cluster, workspace, tmp_path, p
         file.write_text(kept)
     assert not os.path.exists(marker)
     said = done.stdout.split("submitted job")[0]
-    assert f"uid {uid_of_jobs(cluster)}" in said
+    assert f"uid {uid_of_jobs(slurm_cluster)}" in said
     assert os.uname().nodename not in said
 
 
@@ -189,17 +189,17 @@ def uid_of_jobs(cluster) -> int:
     return int(cluster.as_user("alice")(["id", "-u"]).check().stdout)
 
 
-def test_a_report_does_not_go_where_a_jobs_link_leads(cluster, tmp_path):
+def test_a_report_does_not_go_where_a_jobs_link_leads(slurm_cluster, tmp_path):
     """The host's user, root perhaps, writes into a folder where every job may put links."""
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    cluster.as_user("alice")(["mkdir", "-p", "runs/linked"]).check()
-    cluster.as_user("alice")(["ln", "-s", str(precious), "runs/linked/report.html"]).check()
-    cluster.as_user("alice")(["ln", "-s", str(tmp_path), "runs/away"]).check()
-    written = internals.write(cluster, "runs/linked/report.html", b"\x89page")
-    assert (written.read_bytes(), written.stat().st_uid) == (b"\x89page", uid_of_jobs(cluster))
+    slurm_cluster.as_user("alice")(["mkdir", "-p", "runs/linked"]).check()
+    slurm_cluster.as_user("alice")(["ln", "-s", str(precious), "runs/linked/report.html"]).check()
+    slurm_cluster.as_user("alice")(["ln", "-s", str(tmp_path), "runs/away"]).check()
+    written = internals.write(slurm_cluster, "runs/linked/report.html", b"\x89page")
+    assert (written.read_bytes(), written.stat().st_uid) == (b"\x89page", uid_of_jobs(slurm_cluster))
     with pytest.raises(CommandError):
-        internals.write(cluster, "runs/away/report.html", b"page")
+        internals.write(slurm_cluster, "runs/away/report.html", b"page")
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
     assert precious.read_text() == "kept"
-    cluster.as_user("alice")(["rm", "-r", "runs/linked", "runs/away"]).check()
+    slurm_cluster.as_user("alice")(["rm", "-r", "runs/linked", "runs/away"]).check()

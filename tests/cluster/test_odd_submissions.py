@@ -5,7 +5,8 @@ import json
 import pytest
 
 from harness import engine
-from harness.internals import Slurm, wait_ready
+from harness.internals import wait_ready
+from slurmbed import BatchJob, Slurm
 from slurmbed.wait import Pending, wait_until
 
 # One submission a line, typed by alice in a folder of her own, in bash. Some are refused, some fail, some run.
@@ -116,17 +117,17 @@ def nothing_runs(cluster) -> None:
 
 
 @pytest.mark.parametrize("lines", [EXPORTS, ENVIRONMENTS, NAMES, SCRIPTS, REQUESTS])
-def test_no_submission_harms_a_node(cluster, lines):
-    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
-    before = state(cluster)
-    said = typed(cluster, lines)
+def test_no_submission_harms_a_node(slurm_cluster, slurm, lines):
+    wait_ready(slurm_cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
+    before = state(slurm_cluster)
+    said = typed(slurm_cluster, lines)
     try:
         assert said.count("Submitted batch job") > len(lines.strip().splitlines()) // 3, said
-        wait_until(lambda: nothing_runs(cluster), what="all jobs have run", timeout=180)
+        wait_until(lambda: nothing_runs(slurm_cluster), what="all jobs have run", timeout=180)
     finally:
-        cluster.slurm.runner(["scancel", "--user=alice"]).check()
-    wait_ready(cluster, 2)
-    assert state(cluster) == before
+        slurm.runner(["scancel", "--user=alice"]).check()
+    wait_ready(slurm_cluster, 2)
+    assert state(slurm_cluster) == before
 
 
 WHAT_IT_SEES = "echo FOO=$FOO SENT=$SENT GREETING=$GREETING HOME=$HOME"
@@ -141,17 +142,19 @@ SEEN = {
 
 
 @pytest.mark.newest
-def test_a_job_has_the_variables_that_it_asked_for(cluster):
+def test_a_job_has_the_variables_that_it_asked_for(slurm_cluster):
     """As sbatch's manual says; GREETING is of the user's login shell, whose profile prints something too."""
     submit = [
         f"SENT=yes sbatch --parsable --output=/home/bob/seen-%j {option} --wrap '{WHAT_IT_SEES}'" for option in SEEN
     ]
     script = "\n".join(["cat >~/.bash_profile; cd /tmp", *submit])
-    bob, options = cluster.as_user("bob"), ("--env=HOME=/home/bob",)
+    bob, options = slurm_cluster.as_user("bob"), ("--env=HOME=/home/bob",)
     try:
         profile = "echo noise; export GREETING=hello\n"
         words = ["bash", "-c", script]
-        ids = engine.execute(cluster, "login", words, user="bob", options=options, timeout=120, stdin=profile).check()
+        ids = engine.execute(
+            slurm_cluster, "login", words, user="bob", options=options, timeout=120, stdin=profile
+        ).check()
         found = {}
         for option, job_id in zip(SEEN, ids.stdout.split(), strict=True):
             Slurm(bob).wait_completed(job_id, 120)
@@ -161,47 +164,49 @@ def test_a_job_has_the_variables_that_it_asked_for(cluster):
         bob(["sh", "-c", "rm -f /home/bob/.bash_profile /home/bob/seen-*"]).check()
 
 
-def test_a_slurmd_that_read_its_configuration_again_is_as_before(cluster):
+def test_a_slurmd_that_read_its_configuration_again_is_as_before(slurm_cluster):
     """It is another process then, which was not started by the entrypoint."""
-    engine.execute(cluster, "slurmctld", ["scontrol", "reconfigure"]).check()
-    wait_ready(cluster, 2)
-    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
-    before = state(cluster)
-    typed(cluster, "sbatch --nodelist=node-1 --export=NONE --wait --wrap true")
-    typed(cluster, "sbatch --nodelist=node-2 --export=ALL,FOO=1 --wait --wrap true")
-    assert state(cluster) == before
+    engine.execute(slurm_cluster, "slurmctld", ["scontrol", "reconfigure"]).check()
+    wait_ready(slurm_cluster, 2)
+    wait_ready(slurm_cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
+    before = state(slurm_cluster)
+    typed(slurm_cluster, "sbatch --nodelist=node-1 --export=NONE --wait --wrap true")
+    typed(slurm_cluster, "sbatch --nodelist=node-2 --export=ALL,FOO=1 --wait --wrap true")
+    assert state(slurm_cluster) == before
 
 
-def test_a_profile_that_hangs_holds_nobody_else_up(cluster):
+def test_a_profile_that_hangs_holds_nobody_else_up(slurm_cluster, slurm):
     """Its own job waits for it, as on any cluster; other jobs start on that node meanwhile."""
-    wait_ready(cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
-    before, bob = state(cluster), Slurm(cluster.as_user("bob"))
-    cluster.as_user("bob")(["sh", "-c", "echo 'sleep 600' >/home/bob/.bash_profile"]).check()
+    wait_ready(slurm_cluster, 2)  # a slurmctld that another test restarted knows no slurmd at first
+    before, bob = state(slurm_cluster), Slurm(slurm_cluster.as_user("bob"))
+    slurm_cluster.as_user("bob")(["sh", "-c", "echo 'sleep 600' >/home/bob/.bash_profile"]).check()
     try:
-        job_id = bob.submit("--nodelist=node-2", "--export=ALL,FOO=1", "--output=/dev/null", "--wrap", "true")
+        job = BatchJob(
+            bob, bob.submit("--nodelist=node-2", "--export=ALL,FOO=1", "--output=/dev/null", "--wrap", "true")
+        )
 
         def hangs() -> None:
-            if not engine.execute(cluster, "node-2", ["pgrep", "-u", "bob", "-x", "sleep"]).ok:
-                raise Pending(cluster.slurm.job(job_id).state)
+            if not engine.execute(slurm_cluster, "node-2", ["pgrep", "-u", "bob", "-x", "sleep"]).ok:
+                raise Pending(job.state)
 
         wait_until(hangs, what="bob's profile runs", timeout=60)
-        assert cluster.slurm.runner(["srun", "--nodes=2", "true"]).ok
-        assert engine.execute(cluster, "node-2", ["pkill", "-u", "bob", "-x", "sleep"]).ok, "it hung no longer"
-        bob.wait_completed(job_id, 60)
+        assert slurm.runner(["srun", "--nodes=2", "true"]).ok
+        assert engine.execute(slurm_cluster, "node-2", ["pkill", "-u", "bob", "-x", "sleep"]).ok, "it hung no longer"
+        job.wait()
     finally:
-        cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile"]).check()
-    assert state(cluster) == before
+        slurm_cluster.as_user("bob")(["rm", "-f", "/home/bob/.bash_profile"]).check()
+    assert state(slurm_cluster) == before
 
 
-def test_a_slurmd_that_ends_is_started_again(cluster):
+def test_a_slurmd_that_ends_is_started_again(slurm_cluster, slurm):
     """The restart policy of docker-compose.yml, for whatever else may end one."""
-    started = state(cluster)["slurmd started"]["node-2"]
-    engine.execute(cluster, "node-2", ["pkill", "-KILL", "-f", "^slurmd -D"]).check()
+    started = state(slurm_cluster)["slurmd started"]["node-2"]
+    engine.execute(slurm_cluster, "node-2", ["pkill", "-KILL", "-f", "^slurmd -D"]).check()
 
     def again() -> None:
-        if (now := state(cluster)["slurmd started"]["node-2"]) <= started:
+        if (now := state(slurm_cluster)["slurmd started"]["node-2"]) <= started:
             raise Pending(f"slurmd of {now}")
 
     wait_until(again, what="node-2 has a new slurmd", timeout=90)
-    wait_ready(cluster, 2)
-    assert cluster.slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"
+    wait_ready(slurm_cluster, 2)
+    assert slurm.runner(["srun", "--nodelist=node-2", "hostname"]).check().stdout == "node-2\n"

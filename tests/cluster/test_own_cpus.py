@@ -14,13 +14,13 @@ SYS_NICE = 23
 
 
 @pytest.fixture(scope="module")
-def bound(image, tmp_path_factory):
+def bound(slurm_start, tmp_path_factory):
     """Two nodes of one CPU."""
     own = internals.cpus_to_assign(clusters.make_cluster(NAME))
     if own < 2:
         pytest.skip(f"two nodes with CPUs of their own take two CPUs; containers can be given {own} here")
     workspace = tmp_path_factory.mktemp("own")
-    with clusters.running(f"{NAME}-own", nodes=2, cpus=1, memory="512M", workspace=workspace) as cluster:
+    with slurm_start("own", nodes=2, cpus=1, memory="512M", workspace=workspace) as cluster:
         yield cluster
 
 

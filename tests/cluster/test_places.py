@@ -80,7 +80,7 @@ print("--partition" if b"--partition" in read else read)
 
 
 def on(cluster, service: str, script: str, user: str = "alice"):
-    return engine.execute(cluster, service, ["bash", "-s"], user=user, stdin=script, timeout=120)
+    return engine.execute(cluster, service, ["bash", "-s"], user=user, stdin=script, timeout=300)
 
 
 def script(workspace, name: str, text: str) -> str:
@@ -88,40 +88,42 @@ def script(workspace, name: str, text: str) -> str:
     return name
 
 
-def test_login_has_what_login_nodes_have(cluster):
+def test_login_has_what_login_nodes_have(slurm_cluster):
     missing = on(
-        cluster, "login", f"for each in {' '.join(PROGRAMS)}; do command -v $each >/dev/null || echo $each; done"
+        slurm_cluster, "login", f"for each in {' '.join(PROGRAMS)}; do command -v $each >/dev/null || echo $each; done"
     )
     assert missing.check().output == ""
-    assert "Submit a batch script to Slurm" in on(cluster, "login", "man sbatch").check().stdout
-    assert "1 received" in on(cluster, "login", "ping -c 1 -W 10 node-1").check().stdout
+    assert "Submit a batch script to Slurm" in on(slurm_cluster, "login", "man sbatch").check().stdout
+    assert "1 received" in on(slurm_cluster, "login", "ping -c 1 -W 10 node-1").check().stdout
     for locale in ("C.UTF-8", "de_DE.UTF-8", "en_US.UTF-8"):
-        printed = on(cluster, "login", f"LC_ALL={locale} perl -e 'print \"fine\"'; LC_ALL={locale} locale charmap")
+        printed = on(
+            slurm_cluster, "login", f"LC_ALL={locale} perl -e 'print \"fine\"'; LC_ALL={locale} locale charmap"
+        )
         assert printed.check().output == "fineUTF-8\n"  # and no warning
     commit = "cd $(mktemp -d) && git init -q . && git -c user.name=a -c user.email=a@b commit -qm one --allow-empty"
-    assert on(cluster, "login", f"{commit} && git log --format=%s").check().stdout == "one\n"
+    assert on(slurm_cluster, "login", f"{commit} && git log --format=%s").check().stdout == "one\n"
 
 
-def test_a_tab_completes_sbatchs_options(cluster):
-    completed = engine.execute(cluster, "login", ["python3", "-c", COMPLETE], user="alice", timeout=180)
+def test_a_tab_completes_sbatchs_options(slurm_cluster):
+    completed = engine.execute(slurm_cluster, "login", ["python3", "-c", COMPLETE], user="alice", timeout=180)
     assert completed.check().stdout == "--partition\n"
 
 
-def test_programs_are_built_in_a_job(run_job, workspace):
-    _, log = run_job("--ntasks=2", script(workspace, "build.sh", BUILD), timeout=300)
-    assert sorted(log.splitlines()) == ["built as C++", "embeds Python", "rank 0 of 2", "rank 1 of 2"]
+def test_programs_are_built_in_a_job(slurm, workspace):
+    job = slurm.run("--ntasks=2", script(workspace, "build.sh", BUILD))
+    assert sorted(job.stdout.splitlines()) == ["built as C++", "embeds Python", "rank 0 of 2", "rank 1 of 2"]
 
 
-def test_a_user_installs_packages(cluster):
-    assert on(cluster, "login", PACKAGE).check().stdout == "own package\n" * 2
+def test_a_user_installs_packages(slurm_cluster):
+    assert on(slurm_cluster, "login", PACKAGE).check().stdout == "own package\n" * 2
 
 
-def test_modules_are_loaded_wherever_bash_runs(cluster, run_job, workspace):
+def test_modules_are_loaded_wherever_bash_runs(slurm_cluster, slurm, workspace):
     """The versions are those that are installed, so that scripts ask for a major version, or for none."""
-    package = on(cluster, "login", "dpkg-query --show --showformat '${Version}' python3-torch").check().stdout
+    package = on(slurm_cluster, "login", "dpkg-query --show --showformat '${Version}' python3-torch").check().stdout
     installed = package.partition("+")[0]
-    _, log = run_job(script(workspace, "modules.sh", MODULES))
-    loaded, header, *_, last = log.splitlines()
+    job = slurm.run(script(workspace, "modules.sh", MODULES))
+    loaded, header, *_, last = job.stdout.splitlines()
     assert [each.partition("/")[0] for each in loaded.split()] == ["gcc", "openmpi", "python", "pytorch"]
     assert f" pytorch/{installed}" in loaded
     assert header.endswith("/include/mpi.h")
@@ -133,41 +135,45 @@ def test_modules_are_loaded_wherever_bash_runs(cluster, run_job, workspace):
         ["ssh", "login", command],
         ["srun", "bash", "-c", command],
     ):
-        typed = engine.execute(cluster, "login", argv, user="alice")
+        typed = engine.execute(slurm_cluster, "login", argv, user="alice")
         assert typed.stdout.startswith("openmpi/"), typed
 
 
-def test_scratch_is_shared_and_tmp_is_not(cluster):
-    in_all = srun_by_rank(cluster, "echo $SLURM_PROCID >/scratch/alice.$SLURM_PROCID; stat -c %a /scratch", "--nodes=2")
+def test_scratch_is_shared_and_tmp_is_not(slurm_cluster):
+    in_all = srun_by_rank(
+        slurm_cluster, "echo $SLURM_PROCID >/scratch/alice.$SLURM_PROCID; stat -c %a /scratch", "--nodes=2"
+    )
     assert in_all == ["1777"] * 2
-    assert on(cluster, "login", "cat /scratch/alice.*; rm /scratch/alice.*").check().stdout == "0\n1\n"
-    srun_by_rank(cluster, "touch /tmp/on-node-1", "--nodelist=node-1")
-    assert not engine.execute(cluster, "node-2", ["ls", "/tmp/on-node-1"]).ok
-    engine.execute(cluster, "node-1", ["rm", "/tmp/on-node-1"]).check()
+    assert on(slurm_cluster, "login", "cat /scratch/alice.*; rm /scratch/alice.*").check().stdout == "0\n1\n"
+    srun_by_rank(slurm_cluster, "touch /tmp/on-node-1", "--nodelist=node-1")
+    assert not engine.execute(slurm_cluster, "node-2", ["ls", "/tmp/on-node-1"]).ok
+    engine.execute(slurm_cluster, "node-1", ["rm", "/tmp/on-node-1"]).check()
 
 
-def test_a_job_has_a_folder_of_its_own_on_each_node_until_it_ends(cluster, run_job):
+def test_a_job_has_a_folder_of_its_own_on_each_node_until_it_ends(slurm_cluster, slurm):
     look = 'touch "$SLURM_TMPDIR/$SLURM_JOB_ID"; stat -c "%U %a" "$SLURM_TMPDIR"; ls -A "$SLURM_TMPDIR"'
-    job, log = run_job("--nodes=2", "--wrap", f"srun bash -c '{look}'")
-    assert log.splitlines().count("alice 700") == log.splitlines().count(job.id) == 2
-    wait_until_idle(cluster)
+    job = slurm.run("--nodes=2", "--wrap", f"srun bash -c '{look}'")
+    lines = job.stdout.splitlines()
+    assert lines.count("alice 700") == lines.count(job.id) == 2
+    wait_until_idle(slurm_cluster)
     for node in ("node-1", "node-2"):
-        assert engine.execute(cluster, node, ["ls", "-A", "/localscratch"]).check().stdout == ""
+        assert engine.execute(slurm_cluster, node, ["ls", "-A", "/localscratch"]).check().stdout == ""
 
 
-def test_files_are_copied_with_rsync_in_a_job(run_job):
+def test_files_are_copied_with_rsync_in_a_job(slurm):
     copy = "cd $SLURM_TMPDIR && mkdir from && echo kept >from/file && rsync -a from login:/tmp/rsync"
-    _, log = run_job("--wrap", f"{copy} && ssh login 'cat /tmp/rsync/from/file; rm -r /tmp/rsync'")
-    assert log == "kept\n"
+    job = slurm.run("--wrap", f"{copy} && ssh login 'cat /tmp/rsync/from/file; rm -r /tmp/rsync'")
+    assert job.stdout == "kept\n"
 
 
-def test_a_job_reaches_slurms_daemons_and_not_the_database(cluster):
+def test_a_job_reaches_slurms_daemons_and_not_the_database(slurm_cluster):
     """By slurmdbd a job has its accounting, as each user; the database knows no users."""
-    networks = engine.inspect(cluster, "db")["NetworkSettings"]["Networks"].values()
+    networks = engine.inspect(slurm_cluster, "db")["NetworkSettings"]["Networks"].values()
     (address,) = [each["IPAddress"] for each in networks]
     reach = "timeout 5 bash -c 'exec 3<>/dev/tcp/{0}/{1}' 2>/dev/null && echo {1}"
     doors = (("slurmctld", 6817), ("slurmdbd", 6819), ("db", 3306), (address, 3306))
     look = "; ".join(reach.format(*door) for door in doors)
-    assert engine.execute(cluster, "slurmdbd", ["bash", "-c", reach.format(address, 3306)]).check().stdout == "3306\n"
-    assert srun_by_rank(cluster, f"{look}; true") == ["6817", "6819"]
-    assert srun_by_rank(cluster, "sacct --noheader --format=User --allocations --jobs=$SLURM_JOB_ID") == ["alice"]
+    reached = engine.execute(slurm_cluster, "slurmdbd", ["bash", "-c", reach.format(address, 3306)])
+    assert reached.check().stdout == "3306\n"
+    assert srun_by_rank(slurm_cluster, f"{look}; true") == ["6817", "6819"]
+    assert srun_by_rank(slurm_cluster, "sacct --noheader --format=User --allocations --jobs=$SLURM_JOB_ID") == ["alice"]

@@ -10,13 +10,23 @@ import pytest
 
 from harness import engine
 from harness.clusters import TEXT
-from harness.internals import wait_ready
 from harness.jobs import wait_for_file
+from slurmbed import BatchJob
 from slurmbed.wait import Pending, wait_until
 
 SIZE = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--batch-size=8", "--sample-length=20")
 OFTEN = ("--eval-every=1000000", "--checkpoint-every=50", "--log-every=20")
 STEPS = "600"
+
+
+@pytest.fixture
+def slurm_cluster(faulty):
+    return faulty
+
+
+@pytest.fixture
+def slurm(slurm_cluster):
+    return slurm_cluster.slurm
 
 
 class Training:
@@ -25,12 +35,16 @@ class Training:
     def __init__(self, cluster, *options, steps=STEPS):
         self.cluster = cluster
         words = ("--text", TEXT, *SIZE, *OFTEN, "--steps", steps)
-        self.id = cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words)
-        self.runs = engine.workspace(cluster) / "runs"
+        self.job = BatchJob(cluster.slurm, cluster.slurm.submit(*options, "jobs/ddp.sbatch", *words))
+        self.id = self.job.id
+        self.runs = cluster.workspace() / "runs"
 
     def log(self) -> str:
         file = self.runs / f"{self.id}.log"
         return file.read_text() if file.exists() else ""
+
+    def wait(self) -> None:
+        self.job.wait(600)
 
     def losses(self) -> dict[int, float]:
         """Training loss by step."""
@@ -70,20 +84,20 @@ class Training:
 def straight(faulty_of_all) -> dict[int, float]:
     """The losses of a run that nothing interrupts."""
     job = Training(faulty_of_all)
-    faulty_of_all.slurm.wait_completed(job.id, 240, log=job.log)
+    job.wait()
     return job.losses()
 
 
-def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(faulty, straight):
+def test_a_signal_and_then_a_requeue_from_outside_save_requeue_and_resume(slurm_cluster, slurm, straight):
     """The signal as Slurm sends it before a job's time is over, the requeue as preemption does it."""
-    job = Training(faulty)
+    job = Training(slurm_cluster)
     job.wait_for_step(60)
-    faulty.slurm.runner(["scancel", "--signal=USR1", job.id]).check()
+    slurm.runner(["scancel", "--signal=USR1", job.id]).check()
     first = job.wait_resumed()
     job.wait_for_step(first + 60)
-    faulty.slurm.runner(["scontrol", "requeue", job.id]).check()
+    slurm.runner(["scontrol", "requeue", job.id]).check()
     second = job.wait_resumed(after=first)
-    faulty.slurm.wait_completed(job.id, 240, log=job.log)
+    job.wait()
     assert f"SIGUSR1 at step {first}: saved " in job.log()
     assert f"SIGTERM at step {second}: saved " in job.log()
     assert job.restarts() == "2"
@@ -101,33 +115,32 @@ def nothing_to_tell(cluster) -> None:
 
 
 @pytest.mark.parametrize("node", ["node-2", "node-1"])
-def test_a_node_that_dies_requeues_and_resumes(faulty, straight, node):
+def test_a_node_that_dies_requeues_and_resumes(slurm_cluster, slurm, slurm_faults, straight, node):
     """node-1 has the batch script and rank 0."""
-    job = Training(faulty)
+    job = Training(slurm_cluster)
     job.wait_for_step(75)
-    engine.kill(faulty, node)
-    faulty.slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
-    wait_until(partial(nothing_to_tell, faulty), what="slurmctld has given the node up", timeout=180)
-    engine.start(faulty, node)
-    wait_ready(faulty, 2)
+    slurm_faults.kill(node)
+    slurm.wait(job.id, 120, until=lambda job: job.state != "RUNNING")
+    wait_until(partial(nothing_to_tell, slurm_cluster), what="slurmctld has given the node up", timeout=180)
+    slurm_faults.heal()
     assert job.wait_resumed() % 50 == 0, "there was no time to save: it goes on from a checkpoint on the way"
-    faulty.slurm.wait_completed(job.id, 240, log=job.log)
+    job.wait()
     assert job.losses() == straight
 
 
-def test_the_time_limit_saves_requeues_and_resumes(faulty, straight):
+def test_the_time_limit_saves_requeues_and_resumes(slurm_cluster, straight):
     """Slurm may send the signal up to a minute early: 20 s after the start at the earliest, when the ranks listen. They
     are paused until it comes, so that the run does not end before.
     """
-    job = Training(faulty, "--time=2", "--signal=B:USR1@40")
+    job = Training(slurm_cluster, "--time=2", "--signal=B:USR1@40")
     job.wait_for_step(60)
-    signal_ranks(faulty, "STOP")
+    signal_ranks(slurm_cluster, "STOP")
     try:
-        wait_until(partial(usr1_is_pending, faulty), what="Slurm's signal has reached both ranks", timeout=180)
+        wait_until(partial(usr1_is_pending, slurm_cluster), what="Slurm's signal has reached both ranks", timeout=180)
     finally:
-        signal_ranks(faulty, "CONT")
+        signal_ranks(slurm_cluster, "CONT")
     at = job.wait_resumed()
-    faulty.slurm.wait_completed(job.id, 240, log=job.log)
+    job.wait()
     assert f"SIGUSR1 at step {at}: saved " in job.log()
     assert job.losses() == straight
 
@@ -150,17 +163,17 @@ def usr1_is_pending(cluster) -> None:
             raise Pending(f"{node}: {pending}")
 
 
-def test_emulated_gpus_may_come_without_nvidia_smi(faulty):
+def test_emulated_gpus_may_come_without_nvidia_smi(slurm):
     """A cluster made with NVIDIA_SMI=0, for programs that take its absence as their sign."""
-    assert faulty.slurm.runner(["srun", "--gpus=1", "sh", "-c", "! command -v nvidia-smi"]).ok
+    assert slurm.runner(["srun", "--gpus=1", "sh", "-c", "! command -v nvidia-smi"]).ok
 
 
-def test_a_cancelled_job_stays_cancelled_and_has_saved(faulty):
-    job = Training(faulty, steps="10000000")
+def test_a_cancelled_job_stays_cancelled_and_has_saved(slurm_cluster):
+    job = Training(slurm_cluster, steps="10000000")
     job.wait_for_step(20)
-    faulty.slurm.cancel(job.id)
-    assert faulty.slurm.wait(job.id, 60).state == "CANCELLED"
+    job.job.cancel()
+    assert job.job.wait_until_over().state == "CANCELLED"
     saved = [line for line in job.log().splitlines() if line.startswith("SIGTERM at step ")]
     assert saved, job.log()
     inside = saved[0].partition("saved ")[2]  # like /workspace/runs/1/checkpoints/..
-    assert (engine.workspace(faulty) / Path(inside).relative_to("/workspace")).exists()
+    assert (slurm_cluster.workspace() / Path(inside).relative_to("/workspace")).exists()

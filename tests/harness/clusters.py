@@ -1,12 +1,12 @@
 """Clusters of the tests' own. A user's cluster, and a user's workspace, are never touched."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from harness import internals
-from harness.internals import ROOT, Cluster
+from harness.internals import ROOT
+from slurmbed import Cluster
 
 WORKSPACE = ROOT / "workspace"
 # A path inside the workspace. Each training evaluates a tenth of its text: of Shakespeare that takes longer than the
@@ -17,17 +17,6 @@ TEXT = "data/short.txt"
 def make_cluster(name: str, say: Callable[[str], None] = print, **settings: object) -> Cluster:
     """A ``Cluster`` with settings like ``nodes=2``; nothing is started."""
     return Cluster(internals.settings(name, **settings), say)
-
-
-@contextmanager
-def running(name: str, say: Callable[[str], None] = print, **settings: object) -> Iterator[Cluster]:
-    """A cluster, ready; removed afterwards, whatever happens."""
-    cluster = make_cluster(name, say, **settings)
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        cluster.clean()
 
 
 def copy_of_workspace(folder: Path) -> Path:

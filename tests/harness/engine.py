@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from slurmbed.process import Result, run
 
@@ -34,12 +33,6 @@ def inspect(cluster, service: str) -> dict:
 
 def started_at(cluster, service: str) -> str:
     return inspect(cluster, service)["State"]["StartedAt"]
-
-
-def workspace(cluster) -> Path:
-    """The folder of the host that is /workspace in the cluster."""
-    mounts = inspect(cluster, "login")["Mounts"]
-    return next(Path(mount["Source"]) for mount in mounts if mount["Destination"] == "/workspace")
 
 
 def port(cluster, service: str, inside: int) -> int:
@@ -76,22 +69,6 @@ def on_login(cluster, words: Sequence[str], timeout: float, user: str = "alice")
 def logs(cluster, service: str, since: str) -> str:
     """What a service has printed since then, in whatever form Docker gives its times."""
     return run(["docker", "logs", "--since", since, container(cluster, service)], timeout=60).check().output
-
-
-def restart(cluster, service: str) -> None:
-    docker("restart", "--time", "2", container(cluster, service))
-
-
-def stop(cluster, service: str) -> None:
-    docker("stop", "--time", "2", container(cluster, service))
-
-
-def start(cluster, service: str) -> None:
-    docker("start", container(cluster, service))
-
-
-def kill(cluster, service: str) -> None:
-    docker("kill", container(cluster, service))
 
 
 def remove(name: str, services: Sequence[str]) -> None:

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from dev import testrun
+from slurmbed import Cluster, Settings
 from slurmbed.cluster import access, images, readiness
-from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.host import Host
-from slurmbed.cluster.settings import VERSIONS, Settings
+from slurmbed.cluster.settings import DEFAULT_FLAVOR, VERSIONS
 from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
-from slurmbed.slurm.client import Slurm
-from slurmbed.slurm.placement import block_layout, parse_ranks, placement, require_separate_nodes
-from slurmbed.slurm.records import SACCT, Job, JobAccounting, parse_accounting
+from slurmbed.slurm.placement import parse_ranks
+from slurmbed.slurm.records import SACCT, JobAccounting, parse_accounting
 from slurmbed.slurm.rest import Rest
 
 DEFAULT_VERSION = next(iter(VERSIONS))
@@ -23,23 +22,20 @@ __all__ = [
     "DEFAULT_VERSION",
     "ROOT",
     "SACCT",
-    "Cluster",
-    "Job",
     "JobAccounting",
-    "Settings",
-    "Slurm",
-    "block_layout",
     "parse_accounting",
     "parse_ranks",
     "parse_table",
-    "placement",
-    "require_separate_nodes",
 ]
 
 
 def settings(name: str, **values: object) -> Settings:
-    """The settings of a cluster, from values like ``nodes=2, memory="1G", retain=True``."""
-    return Settings.model_validate({"name": name, **testrun.chosen(), **values})
+    """The settings of a cluster, from values like ``nodes=2, memory="1G", retain=True``.
+
+    The flavor is said, because the plugin's is another than that of the commands.
+    """
+    chosen = {name: value for name, value in testrun.chosen().items() if value}
+    return Settings.model_validate({"name": name, "flavor": DEFAULT_FLAVOR, **chosen, **values})
 
 
 def build_images(cluster: Cluster) -> str:
@@ -54,8 +50,8 @@ def wait_ready(cluster: Cluster, nodes: int) -> None:
     readiness.wait_ready(cluster.engine, cluster.name, cluster.user, nodes)
 
 
-def rest_client(cluster: Cluster, user: str = "") -> Rest:
-    """A client of the cluster's slurmrestd with a token of the user."""
+def rest_client(cluster: Cluster, user: str) -> Rest:
+    """A client of the cluster's slurmrestd with a token of the user; the plugin's slurm_rest is the first user's."""
     return access.rest(cluster, user)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness import engine
-from harness.internals import DEFAULT_VERSION, Job
+from harness.internals import DEFAULT_VERSION
 from slurmbed.errors import WaitTimeout
-from slurmbed.process import last_lines
 from slurmbed.wait import Pending, wait_until
 
 BETWEEN_QUESTIONS = 5  # seconds
@@ -20,37 +19,9 @@ ON = ("--seconds", "600")  # for SUM: go on, until the test ends the job
 TINY = ("--layers=1", "--channels=32", "--heads=4", "--block-size=16", "--sample-length=20")
 
 
-def job_runner(cluster, workspace: Path) -> Callable[..., tuple[Job, str]]:
-    """Submit as alice, wait for the end, return job and log; a job that fails shows its log."""
-
-    def run_job(*words: str, timeout: float = 180) -> tuple[Job, str]:
-        job_id = cluster.slurm.submit("--output=runs/%j.log", *words)
-        read = log_of(workspace, job_id).read_text
-        return cluster.slurm.wait_completed(job_id, timeout, log=read), read()
-
-    return run_job
-
-
-def log_of(workspace: Path, job_id: str) -> Path:
-    return workspace / "runs" / f"{job_id}.log"
-
-
 def summary(workspace: Path, job_id: str) -> dict:
     """What a training wrote of itself at its end."""
     return json.loads((workspace / "runs" / job_id / "summary.json").read_text())
-
-
-def wait_for_log(cluster, workspace: Path, job_id: str, text: str, timeout: float = 300) -> None:
-    """Block until the job's log has ``text``; an assertion fails if the job ends without it."""
-    log = log_of(workspace, job_id)
-
-    def has_it() -> bool:
-        return log.exists() and text in log.read_text()
-
-    def said() -> str:
-        return last_lines(log.read_text()) if log.exists() else "no log"
-
-    wait_for_file(cluster, job_id, has_it, said, timeout)
 
 
 def wait_for_file(cluster, job_id: str, holds: Callable[[], bool], told: Callable[[], str], timeout: float) -> None:
@@ -83,13 +54,6 @@ def require_pmix(cluster) -> None:
     """Skip a test where Debian packages Slurm without PMIx, as 26.05; the default version has it."""
     if cluster.choices().slurm != DEFAULT_VERSION and "pmix" not in cluster.slurm.runner(["srun", "--mpi=list"]).output:
         pytest.skip("Debian's package of this Slurm has no PMIx plugin")
-
-
-def until(cluster, job_id: str, state: str, reason: str = "") -> Job:
-    """The job once it is in that state, for that reason; an assertion fails if it ends otherwise."""
-    job = cluster.slurm.wait(job_id, 120, until=lambda job: job.state == state and (not reason or job.reason == reason))
-    assert job.state == state
-    return job
 
 
 def srun_by_rank(cluster, script: str, *words: str) -> list[str]:

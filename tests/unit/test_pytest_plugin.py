@@ -70,6 +70,8 @@ def test_every_fixture_and_option_has_its_help(project):
     for name in (
         "slurm",
         "slurm_cluster",
+        "slurm_start",
+        "slurm_submit",
         "slurm_nodes",
         "slurm_user",
         "slurm_shared",
@@ -90,8 +92,9 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def slurm_cluster(pytestconfig):
-    from slurmbed.pytest_plugin import CLUSTER
-    cluster = pytestconfig.stash[CLUSTER] = Cluster()
+    from slurmbed.pytest_plugin import CLUSTERS
+    cluster = Cluster()
+    pytestconfig.stash[CLUSTERS] = [cluster]
     yield cluster
     assert 0, "the end is no test's fault"
 
@@ -116,3 +119,36 @@ def test_a_failed_set_up_leaves_one_bundle_for_all_its_tests_and_a_failed_test_i
     assert told[0] == told[1] != told[2]
     assert len(told) == 3
     assert {str(each.parent) for each in (pytester.path / "bundles").glob("*/some.log")} == set(told)
+
+
+OTHERS = """
+import pytest
+from slurmbed import Cluster
+
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch):
+    for step in ("require_engine", "up", "clean"):
+        said = lambda self, step=step: print(step, self.settings.model_dump_json(exclude_none=True))
+        monkeypatch.setattr(Cluster, step, said)
+    monkeypatch.setattr(Cluster, "snapshot", type("Snapshot", (), {"containers": [], "leftovers": []}))
+
+def test(slurm_start):
+    with slurm_start("pod", nodes=4, gpus="h100:8"):
+        print("here")
+    with pytest.raises(Exception, match="NODES=many: not a whole number"):
+        slurm_start("pod", nodes="many")
+"""
+
+
+def test_another_cluster_has_a_name_of_its_own_and_the_sessions_version(project, pytester):
+    (pytester.path / "My Project" / "test_it.py").write_text(OTHERS)
+    said = project("--slurm-version=26.05", "--slurm-flavor=torch")
+    said.assert_outcomes(passed=1)
+    pod = '"name":"pytest-my-project-*-pod","nodes":4,*"slurm":"26.05","flavor":"torch"'
+    said.stdout.fnmatch_lines([f"*up *{pod}*", "here", f"clean *{pod}*"])
+
+
+def test_another_cluster_of_a_worker_is_its_own_also_where_all_share_the_first(project, pytester, monkeypatch):
+    (pytester.path / "My Project" / "test_it.py").write_text(OTHERS)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
+    project("--slurm-name=theirs").stdout.fnmatch_lines(['up *"name":"theirs-pod-gw1"*'])

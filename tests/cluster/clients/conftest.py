@@ -30,22 +30,24 @@ slurmbed() {
 
 
 @pytest.fixture
-def with_a_network(cluster) -> list[str]:
+def with_a_network(slurm_cluster) -> list[str]:
     """A command that runs others as alice on a node that reaches what this machine reaches, as clusters may not."""
-    uid, gid = (engine.execute(cluster, "login", ["id", word, "alice"]).check().stdout.strip() for word in ("-u", "-g"))
+    uid, gid = (
+        engine.execute(slurm_cluster, "login", ["id", word, "alice"]).check().stdout.strip() for word in ("-u", "-g")
+    )
     authorities = os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt")
     trusted = ("--volume", f"{authorities}:/authorities:ro", "--env", "PIP_CERT=/authorities")
     return [
-        *("docker", "run", "--rm", "--name", f"{cluster.name}-network", "--network", "host"),
+        *("docker", "run", "--rm", "--name", f"{slurm_cluster.name}-network", "--network", "host"),
         *("--entrypoint", "env", "--user", f"{uid}:{gid}"),
-        *("--volumes-from", engine.container(cluster, "login"), "--env", "HOME=/home/alice"),
+        *("--volumes-from", engine.container(slurm_cluster, "login"), "--env", "HOME=/home/alice"),
         *(trusted if Path(authorities).is_file() else ()),
-        engine.inspect(cluster, "login")["Config"]["Image"],
+        engine.inspect(slurm_cluster, "login")["Config"]["Image"],
     ]
 
 
 @pytest.fixture
-def follow(cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list[str]]:
+def follow(slurm_cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list[str]]:
     """follow("submitit"): do what docs/clients/submitit.md says, in a folder that the cluster sees under its own path.
 
     Gives the lines that the page's last commands print.
@@ -55,7 +57,7 @@ def follow(cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list
         folder = workspace / name
         folder.mkdir()
         folder.chmod(0o777)
-        text = page(f"clients/{name}", cluster.name)
+        text = page(f"clients/{name}", slurm_cluster.name)
         text.write(folder)
         subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
         *prepare, use = text.commands
@@ -66,7 +68,7 @@ def follow(cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list
             "CLONE": str(ROOT),
             "PYTHON": sys.executable,
             "IN_THE_CLUSTER": " ".join(with_a_network),
-            "SLURMBED_NAME": cluster.name,
+            "SLURMBED_NAME": slurm_cluster.name,
             "HOME": str(tmp_path / "home"),
             "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"),
         }

@@ -2,13 +2,10 @@
 
 import pytest
 
-from harness import clusters
-from harness.names import NAME
-
 
 @pytest.fixture
-def cluster(image, workspace):
-    with clusters.running(f"{NAME}-rest-client", nodes=2, memory="1G", rest=True, workspace=workspace) as cluster:
+def slurm_cluster(slurm_start):
+    with slurm_start("rest-client", nodes=2, memory="1G", rest=True) as cluster:
         yield cluster
 
 

@@ -4,6 +4,6 @@ import pytest
 
 
 @pytest.mark.client
-def test_snakemake(follow, cluster):
+def test_snakemake(follow, slurm_cluster):
     parts = follow("snakemake")[-2:]
     assert {*parts} <= {"node-1", "node-2"}

@@ -2,8 +2,6 @@
 
 import pytest
 
-from harness import jobs
-
 PROGRAM = "launchers/distributed_sum.py"
 SUM = f"python3 {PROGRAM}"
 ONE_EACH = ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--output=runs/%j.log")
@@ -14,13 +12,12 @@ BOUND = 300  # seconds, several times what the scripts themselves wait
 
 
 @pytest.fixture
-def fail(pod, pod_workspace):
+def fail(slurm_submit):
     """The log of a job that must fail by itself within the bound."""
 
     def fail(*words: str) -> str:
-        job_id = pod.slurm.submit("--no-requeue", *words)
-        state = pod.slurm.wait(job_id, BOUND).state
-        log = jobs.log_of(pod_workspace, job_id).read_text()
+        job = slurm_submit("--no-requeue", *words)
+        state, log = job.wait_until_over(BOUND).state, job.stdout
         assert state == "FAILED", f"{state}\n{log}"
         assert "all right" not in log
         assert "rendezvous.py" not in log, "a traceback buries the reason"
@@ -53,13 +50,13 @@ def test_a_master_address_that_is_each_nodes_own(fail):
     assert "MASTER_ADDR must be the name of the node that has rank 0" in log
 
 
-def test_a_port_that_another_job_has_taken(pod, pod_workspace, fail):
+def test_a_port_that_another_job_has_taken(slurm_submit, fail):
     meet = FIRST_NODE + "export MASTER_PORT=20998; "
     size = (*ONE_EACH, "--nodelist=node-[1-2]")
-    first = pod.slurm.submit("--no-requeue", *size, "--wrap", f"{meet} srun {SUM} --seconds 600")
-    jobs.wait_for_log(pod, pod_workspace, first, '"record": "sum"')
+    first = slurm_submit("--no-requeue", *size, "--wrap", f"{meet} srun {SUM} --seconds 600")
+    first.wait_for_output('"record": "sum"')
     second = fail(*size, "--wrap", f"{meet} srun --kill-on-bad-exit {SUM}")
-    assert pod.slurm.job(first).state == "RUNNING"
+    assert first.state == "RUNNING"
     assert "rank 0 on node-1 cannot hold the meeting at node-1:20998" in second
     assert "a port that another job has taken?" in second
 

@@ -36,18 +36,18 @@ ENDED = [case(name, default=name in MECHANISMS) for name in LAUNCHERS if name no
 
 
 @pytest.mark.parametrize(("nodes", "per_node", "name"), SIZES)
-def test_every_rank_is_there_once_and_where_slurm_says(pod, nodes, per_node, name):
+def test_every_rank_is_there_once_and_where_slurm_says(slurm_cluster, nodes, per_node, name):
     if name == "pmix":
-        jobs.require_pmix(pod)
+        jobs.require_pmix(slurm_cluster)
     launcher = LAUNCHERS[name]
     nodes = 1 if launcher.one_node else nodes
-    proof = launchers.prove(pod, launcher, nodes, per_node)
+    proof = launchers.prove(slurm_cluster, launcher, nodes, per_node)
     assert len(proof.placed) == nodes * per_node
     backend = "mpi" if launcher.name in ("pmix", "mpirun") else "gloo"
     assert f"; backend {backend} on cpu" in proof.log
     assert found_by(name, proof.log) == nodes * per_node
     if not launcher.by_slurm:  # Slurm ends what Slurm started
-        assert jobs.left_on(pod, nodes) == []
+        assert jobs.left_on(slurm_cluster, nodes) == []
 
 
 def found_by(name: str, log: str) -> int:
@@ -56,9 +56,9 @@ def found_by(name: str, log: str) -> int:
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_rank_that_fails_ends_the_job_as_failed(pod, name, failing):
+def test_a_rank_that_fails_ends_the_job_as_failed(slurm_cluster, name, failing):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code [1-9]"):
-        launchers.start(pod, LAUNCHERS[name].command(2, 1, (failing,)))
+        launchers.start(slurm_cluster, LAUNCHERS[name].command(2, 1, (failing,)))
 
 
 ACCELERATOR = """
@@ -72,11 +72,11 @@ accelerator.end_training()
 """
 
 
-def test_an_ordinary_accelerate_program_is_one_world(pod_job, pod_workspace):
+def test_an_ordinary_accelerate_program_is_one_world(slurm, pod_workspace):
     """On CPUs an Accelerator() finds out in ways of its own what it is part of."""
     (pod_workspace / "runs" / "ordinary.py").write_text(ACCELERATOR)
-    _, log = pod_job("--gpus-per-node=2", "--cpus-per-task=2", "launchers/accelerate.sbatch", "runs/ordinary.py")
-    assert "gathered [0, 1, 2, 3] cpu" in log
+    job = slurm.run("--gpus-per-node=2", "--cpus-per-task=2", "launchers/accelerate.sbatch", "runs/ordinary.py")
+    assert "gathered [0, 1, 2, 3] cpu" in job.stdout
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +92,13 @@ def loss_by_srun(pod_of_all, program) -> float:
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
 def test_the_losses_are_the_same_under_all_and_every_rank_is_where_slurm_says(
-    pod, pod_workspace, name, program, loss_by_srun
+    slurm_cluster, pod_workspace, name, program, loss_by_srun
 ):
     """On how many nodes four ranks are makes no difference to the sums."""
     launcher = LAUNCHERS[name]
     nodes = 1 if launcher.one_node else 4 if name in MECHANISMS else 2
-    job_id, placed, log = launchers.run_program(pod, launcher, nodes, 4 // nodes, program)
+    job_id, placed, log = launchers.run_program(slurm_cluster, launcher, nodes, 4 // nodes, program)
     assert len(placed) == found_by(name, log) == 4
     assert jobs.summary(pod_workspace, job_id)["val_loss"] == loss_by_srun
     if not launcher.by_slurm:
-        assert jobs.left_on(pod, nodes) == []
+        assert jobs.left_on(slurm_cluster, nodes) == []

@@ -24,8 +24,8 @@ def by_script(words: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("launch", DEEPSPEED, ids=by_script)
-def test_zero_1_has_the_unsharded_losses_and_a_share_of_the_state_on_each_rank(pod_job, launch):
-    _, log = pod_job(*launch, "launchers/deepspeed_train.py", timeout=300)
+def test_zero_1_has_the_unsharded_losses_and_a_share_of_the_state_on_each_rank(slurm, launch):
+    log = slurm.run(*launch, "launchers/deepspeed_train.py").stdout
     assert [rank.host for rank in parse_ranks(log)] == NODES
     summary = jobs.record(log, "zero1")
     assert (summary["stage"], summary["world_size"]) == (1, 4)
@@ -33,21 +33,20 @@ def test_zero_1_has_the_unsharded_losses_and_a_share_of_the_state_on_each_rank(p
     assert 0 <= 4 * summary["state_of_each_rank"] - 2 * summary["parameters"] < 32
 
 
-def test_over_ssh_ranks_take_the_gpus_of_their_job_and_end_with_it(pod, pod_workspace):
-    other = pod.slurm.submit("--nodelist=node-1", "--gpus-per-node=2", "--output=/dev/null", "--wrap", "sleep 600")
-    pod.slurm.wait(other, 60, until=lambda job: job.state == "RUNNING")
-    job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, *jobs.SUM, *jobs.ON)
-    jobs.wait_for_log(pod, pod_workspace, job_id, '{"record": "sum"')
-    log = jobs.log_of(pod_workspace, job_id).read_text()
+def test_over_ssh_ranks_take_the_gpus_of_their_job_and_end_with_it(slurm_cluster, slurm_submit):
+    other = slurm_submit("--nodelist=node-1", "--gpus-per-node=2", "--output=/dev/null", "--wrap", "sleep 600")
+    other.wait_for_state("RUNNING")
+    job = slurm_submit(*SSH, *jobs.SUM, *jobs.ON)
+    log = job.wait_for_output('{"record": "sum"')
     assert [rank.host for rank in parse_ranks(log)] == NODES
     assert "Setting CUDA_VISIBLE_DEVICES=2,3" in log  # of node-1
     assert "Setting CUDA_VISIBLE_DEVICES=0,1" in log
-    pod.slurm.cancel(other)
-    pod.slurm.wait(other, 60)
-    assert jobs.left_on(pod, 2)
-    pod.slurm.cancel(job_id)
-    assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
-    wait_until_nothing_is_left(pod)
+    other.cancel()
+    other.wait_until_over()
+    assert jobs.left_on(slurm_cluster, 2)
+    job.cancel()
+    assert job.wait_until_over().state == "CANCELLED"
+    wait_until_nothing_is_left(slurm_cluster)
 
 
 FAILS = """
@@ -65,27 +64,28 @@ with rendezvous.process_group(me, "gloo", 60):
 """
 
 
-def test_over_ssh_a_rank_that_fails_on_the_other_node_ends_the_job(pod, pod_workspace):
+def test_over_ssh_a_rank_that_fails_on_the_other_node_ends_the_job(slurm_cluster, pod_workspace, slurm_submit):
     (pod_workspace / "runs" / "fails.py").write_text(FAILS)
-    job_id = pod.slurm.submit("--output=runs/%j.log", *SSH, "runs/fails.py")
-    assert pod.slurm.wait(job_id, 300).state == "FAILED"
-    assert "rank 3 gives up" in jobs.log_of(pod_workspace, job_id).read_text()
-    wait_until_nothing_is_left(pod)
+    job = slurm_submit(*SSH, "runs/fails.py")
+    assert job.wait_until_over().state == "FAILED"
+    assert "rank 3 gives up" in job.stdout
+    wait_until_nothing_is_left(slurm_cluster)
 
 
 @pytest.mark.parametrize("launch", MPI, ids=by_script)
-def test_mpi4py_adds_up(pod, pod_job, launch):
+def test_mpi4py_adds_up(slurm_cluster, slurm, launch):
     if by_script(launch) == "pmix":
-        jobs.require_pmix(pod)
-    _, log = pod_job(*launch, "launchers/mpi_sum.py", timeout=300)
+        jobs.require_pmix(slurm_cluster)
+    log = slurm.run(*launch, "launchers/mpi_sum.py").stdout
     assert [rank.host for rank in parse_ranks(log)] == NODES
     assert jobs.record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
     assert re.search("Open MPI v[56]", log)
     assert "1 sum(s) over 4 rank(s): all right" in log
 
 
-def test_torchs_mpi_backend_trains(pod_job, pod_workspace):
-    job, log = pod_job(*MPI[0], *TRAINING, *jobs.TINY, f"--text={TEXT}", timeout=300)
+def test_torchs_mpi_backend_trains(slurm, pod_workspace):
+    job = slurm.run(*MPI[0], *TRAINING, *jobs.TINY, f"--text={TEXT}")
+    log = job.stdout
     assert [rank.host for rank in parse_ranks(log)] == NODES
     summary = jobs.summary(pod_workspace, job.id)
     assert (summary["world_size"], summary["steps"], summary["config"]["backend"]) == (4, 5, "mpi")

@@ -10,23 +10,22 @@ SPAWN = ("--gpus-per-node=2", "--cpus-per-task=2", "launchers/multiprocessing.sb
 
 
 @pytest.mark.parametrize("launch", [RAY, SPAWN], ids=["ray", "multiprocessing"])
-def test_a_rank_that_fails_ends_the_job_and_nothing_is_left(pod, pod_job, failing, launch):
+def test_a_rank_that_fails_ends_the_job_and_nothing_is_left(slurm_cluster, slurm, failing, launch):
     with pytest.raises(JobFailed) as failed:
-        pod_job(*launch, failing, timeout=300)
+        slurm.run(*launch, failing)
     assert "rank 1 gives up" in str(failed.value)
-    assert jobs.left_on(pod, 2) == []
+    assert jobs.left_on(slurm_cluster, 2) == []
 
 
-def test_a_cancelled_job_leaves_no_ray(pod, pod_workspace):
-    job_id = pod.slurm.submit("--output=runs/%j.log", *RAY, *jobs.SUM, *jobs.ON)
-    jobs.wait_for_log(pod, pod_workspace, job_id, '{"record": "sum"')
-    log = jobs.log_of(pod_workspace, job_id).read_text()
+def test_a_cancelled_job_leaves_no_ray(slurm_cluster, slurm_submit):
+    job = slurm_submit(*RAY, *jobs.SUM, *jobs.ON)
+    log = job.wait_for_output('{"record": "sum"')
     assert jobs.record(log, "sum")["nodes"] == {"node-1": [0, 1], "node-2": [2, 3]}
-    pod.slurm.cancel(job_id)
-    assert pod.slurm.wait(job_id, 60).state == "CANCELLED"
-    assert jobs.left_on(pod, 2) == []
+    job.cancel()
+    assert job.wait_until_over().state == "CANCELLED"
+    assert jobs.left_on(slurm_cluster, 2) == []
 
 
-def test_spawn_refuses_a_second_node(pod_job):
+def test_spawn_refuses_a_second_node(slurm):
     with pytest.raises(JobFailed, match="this job has 2: --nodes=1"):
-        pod_job("--nodes=2", *SPAWN)
+        slurm.run("--nodes=2", *SPAWN)

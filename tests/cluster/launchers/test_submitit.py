@@ -11,27 +11,27 @@ FEATURES = "launchers/submitit_features.py"
 
 
 @pytest.fixture
-def launch(pod):
+def launch(slurm_cluster):
     """Run a Python launcher on the login node, as alice, to its end: a Result."""
-    return lambda *words: engine.on_login(pod, ("python3", *words), timeout=400)
+    return lambda *words: engine.on_login(slurm_cluster, ("python3", *words), timeout=400)
 
 
 def job_of(output: str) -> str:
     return re.search(r"^submitted job (\d+)", output, re.MULTILINE)[1]
 
 
-def test_every_task_of_an_array_gives_its_own_result(pod, launch):
+def test_every_task_of_an_array_gives_its_own_result(slurm, launch):
     done = launch(FEATURES, "array").check()
     assert "results: [1, 4, 9, 16]" in done.stdout
-    rows = [row.id for row in pod.slurm.accounting(job_of(done.stdout))]
+    rows = [row.id for row in slurm.accounting(job_of(done.stdout))]
     assert sorted(rows) == [f"{job_of(done.stdout)}_{task}" for task in range(4)]
 
 
-def test_an_exception_comes_back_with_the_jobs_traceback(pod, launch):
+def test_an_exception_comes_back_with_the_jobs_traceback(slurm, launch):
     done = launch(FEATURES, "exception").check()
     assert "in divide" in done.stdout
     assert "ZeroDivisionError: division by zero" in done.stdout
-    assert pod.slurm.job(job_of(done.stdout)).state == "FAILED"
+    assert slurm.job(job_of(done.stdout)).state == "FAILED"
 
 
 def test_a_preempted_job_is_requeued_goes_on_and_is_right(launch):
@@ -41,11 +41,11 @@ def test_a_preempted_job_is_requeued_goes_on_and_is_right(launch):
     assert int(result[2]) == sum(step**2 for step in range(60))
 
 
-def test_a_rank_that_fails_ends_a_submitit_job_with_its_words(pod, launch, failing):
+def test_a_rank_that_fails_ends_a_submitit_job_with_its_words(slurm, launch, failing):
     done = launch("launchers/submitit_job.py", "--ranks", "2", failing)
     assert done.returncode == 1
     assert "rank 1 gives up" in done.output
-    assert pod.slurm.job(job_of(done.output)).state == "FAILED"
+    assert slurm.job(job_of(done.output)).state == "FAILED"
 
 
 def test_a_sweep_is_a_job_for_each_configuration(launch):
@@ -57,8 +57,8 @@ def test_a_sweep_is_a_job_for_each_configuration(launch):
 
 
 @pytest.mark.matrix  # hydra submits by submitit
-def test_a_rank_that_fails_ends_hydras_job(pod, launch, failing):
+def test_a_rank_that_fails_ends_hydras_job(slurm, launch, failing):
     done = launch("launchers/hydra_submitit.py", "ranks=2", f"program={failing}")
     assert done.returncode == 1
     assert "rank 1 gives up" in done.output
-    assert pod.slurm.job(job_of(done.output)).state == "FAILED"
+    assert slurm.job(job_of(done.output)).state == "FAILED"

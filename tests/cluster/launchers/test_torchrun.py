@@ -8,17 +8,18 @@ import pytest
 
 from harness import jobs
 from harness.clusters import TEXT
-from harness.internals import Job, parse_ranks
+from harness.internals import parse_ranks
+from slurmbed import BatchJob
 from slurmbed.course import data
 
 FIVE_STEPS = ("train.py", "--parallel=ddp", "--steps=5", "--log-every=1", *jobs.TINY)
 
 
-def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod_job, pod_workspace):
+def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(slurm, pod_workspace):
     size = ("--nodelist=node-3,node-4", "--gpus-per-node=2", "--cpus-per-task=2")
     words = (*FIVE_STEPS, "--text", TEXT)
-    plain, _ = pod_job(*size, "launchers/torchrun.sbatch", *words, timeout=300)
-    chained, _ = pod_job(*size, "launchers/chain/run_script.sh", *words, timeout=300)
+    plain = slurm.run(*size, "launchers/torchrun.sbatch", *words)
+    chained = slurm.run(*size, "launchers/chain/run_script.sh", *words)
     logs = {file.name: file.read_text() for file in (pod_workspace / "log" / chained.id).iterdir()}
     ranks = {name: sorted((each.rank, each.node) for each in parse_ranks(log)) for name, log in logs.items()}
     assert ranks == {
@@ -30,7 +31,7 @@ def test_the_chain_gives_each_node_its_log_and_plain_torchruns_losses(pod_job, p
     assert losses(pod_workspace, chained) == losses(pod_workspace, plain)
 
 
-def losses(workspace: Path, job: Job) -> dict[int, float]:
+def losses(workspace: Path, job: BatchJob) -> dict[int, float]:
     """Training loss by step."""
     lines = map(json.loads, (workspace / "runs" / job.id / "metrics.jsonl").read_text().splitlines())
     found = {line["step"]: line["train_loss"] for line in lines}
@@ -45,28 +46,28 @@ def pod_digits(pod_of_all) -> None:
 
 
 @pytest.mark.matrix  # at 2 x 2 test_mnist.py has it
-def test_mnist_on_two_nodes_of_eight_saves_every_epoch(pod, pod_workspace, pod_digits):
+def test_mnist_on_two_nodes_of_eight_saves_every_epoch(slurm, pod_workspace, pod_digits):
     """16 ranks by torchrun: the log says where each is, Slurm which nodes the job had; both agree."""
-    pod.slurm.runner(["mkdir", "-p", "logs"]).check()
-    job_id = pod.slurm.submit("launchers/mnist/run_distributed.slurm", "--epochs", "2", "--limit", "4096")
-    log = pod_workspace / "logs" / f"{job_id}.out"
-    job = pod.slurm.wait_completed(job_id, 400, log=log.read_text)
-    where = re.findall(r"^rank (\d+) of 16: (node-\d), local rank (\d),", log.read_text(), re.MULTILINE)
+    slurm.runner(["mkdir", "-p", "logs"]).check()
+    job = slurm.run("launchers/mnist/run_distributed.slurm", "--epochs", "2", "--limit", "4096", timeout=400)
+    log = job.stdout
+    where = re.findall(r"^rank (\d+) of 16: (node-\d), local rank (\d),", log, re.MULTILINE)
     ranks = sorted((int(rank), node, int(local_rank)) for rank, node, local_rank in where)
-    assert {ranks[0][1], ranks[8][1]} == set(pod.slurm.hostnames(job.nodelist))
+    assert {ranks[0][1], ranks[8][1]} == set(slurm.hostnames(job.record.nodelist))
     assert ranks == [(rank, ranks[rank // 8 * 8][1], rank % 8) for rank in range(16)]
     started = "Starting distributed training on 16 ranks, gloo on CPUs: CUDA finds no GPU (2 nodes x 8)"
-    assert started in log.read_text()
-    assert re.search(r"^epoch 2/2: loss \d+\.\d+, test accuracy \d+\.\d+%$", log.read_text(), re.MULTILINE)
+    assert started in log
+    assert re.search(r"^epoch 2/2: loss \d+\.\d+, test accuracy \d+\.\d+%$", log, re.MULTILINE)
     saved = sorted(path.name for path in (pod_workspace / "checkpoints").glob("*.pt"))
     assert saved == ["checkpoint_epoch_1.pt", "checkpoint_epoch_2.pt"]
 
 
-def test_mnist_resumes_from_a_checkpoint_as_if_it_had_not_stopped(pod_job, pod_digits):
-    words = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2", "launchers/mnist/run_distributed.slurm")
+def test_mnist_resumes_from_a_checkpoint_as_if_it_had_not_stopped(slurm, pod_digits):
+    words = ("--output=runs/%j.log", "--nodes=1", "--gpus-per-node=2", "--cpus-per-task=2")
+    words += ("launchers/mnist/run_distributed.slurm",)
     words += ("--limit", "512", "--least-accuracy", "0", "--checkpoints", "checkpoints/small", "--epochs", "2")
-    _, straight = pod_job(*words)
-    _, resumed = pod_job(*words, "--resume", "checkpoints/small/checkpoint_epoch_1.pt")
+    straight = slurm.run(*words).stdout
+    resumed = slurm.run(*words, "--resume", "checkpoints/small/checkpoint_epoch_1.pt").stdout
     assert "resumed from checkpoints/small/checkpoint_epoch_1.pt, after epoch 1" in resumed
     epochs = [[line for line in log.splitlines() if line.startswith("epoch ")] for log in (straight, resumed)]
     assert len(epochs[0]) == 2
