@@ -10,6 +10,7 @@ import click
 
 from slurmbed.cli.console import console
 from slurmbed.cluster.host import Host, ca_bundle, job_uid
+from slurmbed.cluster.settings import DEFAULT_FLAVOR
 from slurmbed.engine.client import Engine, EngineInfo
 from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
@@ -27,7 +28,7 @@ def compose() -> str:
 
 def resources() -> str:
     host = Host.of(Engine().info)
-    host.check_disk(images_there=False)
+    host.check_disk(DEFAULT_FLAVOR, images_there=False)
     disk = "unknown" if host.free_disk is None else f"{host.free_disk} MiB"
     return f"{host.cpus} CPUs, {host.memory} MiB of memory, free disk for images: {disk}"
 

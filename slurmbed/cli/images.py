@@ -8,6 +8,7 @@ import click
 
 from slurmbed.cli.console import console, print_json, say, show_columns
 from slurmbed.cli.options import with_settings
+from slurmbed.cluster import images as tags
 from slurmbed.cluster import transfer
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.plan import with_asked
@@ -95,6 +96,13 @@ def pull(settings: Settings, registry: str) -> None:
     cluster, choices = look(settings, install=True)
     with cluster.lock("images pull", IMAGES_PROJECT):
         transfer.pull(transfer.names(choices), registry, say)
+
+
+@images.command("tag")
+@of_images
+def tag(settings: Settings) -> None:
+    """Print the tag of the images that a new cluster would have: a key for a cache. It asks no engine."""
+    click.echo(tags.tag(with_asked(Choices(), settings)))
 
 
 @images.command("list")

@@ -338,7 +338,7 @@ class Cluster:
             self.look()
         host = Host.of(self.snapshot.info)
         plan = make_plan(self.settings, self.spec, self.snapshot, host, keep_images)
-        host.check_disk(images_there=not images.missing(plan.choices, self.snapshot))
+        host.check_disk(plan.choices.flavor, images_there=not images.missing(plan.choices, self.snapshot))
         if notice := host.notice(plan.choices.workspace):
             self.say(notice)
         login, port = self.snapshot.services.get("login"), plan.choices.ssh_port

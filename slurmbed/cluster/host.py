@@ -15,7 +15,7 @@ from slurmbed.errors import UsageError
 from slurmbed.process import run
 from slurmbed.spec.gpus import parse_gpus
 
-DISK_FOR_IMAGES = 5 * 1024  # MiB: base, layers, build cache
+DISK_FOR_IMAGES = {"slim": 1024, "torch": 4608, "full": 5120}  # MiB, by flavor: twice their layers, for the build
 DISK_FOR_CLUSTER = 512  # MiB: database, logs
 TOOLKIT = ("nvidia-ctk", "nvidia-container-runtime-hook")
 
@@ -98,13 +98,14 @@ class Host:
         what = "this engine runs jobs as another user of this machine"
         return f"{what}; let them write: chmod a+rwx {shlex.join(closed)}" if closed else ""
 
-    def check_disk(self, images_there: bool) -> None:
+    def check_disk(self, flavor: str, images_there: bool) -> None:
         """UsageError if too little disk is free for a cluster, or for building its images too."""
-        need = DISK_FOR_CLUSTER if images_there else DISK_FOR_IMAGES
+        need = DISK_FOR_CLUSTER if images_there else DISK_FOR_IMAGES[flavor]
         if self.free_disk is not None and self.free_disk < need:
             raise UsageError(
                 f"{self.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
-                "make room, for example with: docker builder prune",
+                "make room, for example with: docker builder prune"
+                + ("" if images_there or flavor == "slim" else "; FLAVOR=slim needs less"),
             )
 
 

@@ -12,6 +12,7 @@ import pytest
 from dev.__main__ import COMMANDS as DEV_COMMANDS
 from slurmbed.cli import main as cli
 from slurmbed.cluster.cluster import Cluster
+from slurmbed.cluster.images import digest
 from slurmbed.engine.client import EngineInfo
 from slurmbed.engine.snapshot import Named, Snapshot
 from slurmbed.project import ROOT
@@ -171,6 +172,13 @@ def test_the_engine_is_seen_to_before_anything_is_asked_of_it(monkeypatch, targe
     monkeypatch.setattr(Cluster, "look", lambda self: pytest.fail("the engine was asked first"))
     with pytest.raises(EngineFirst):
         call(target)
+
+
+def test_the_tag_of_images_is_said_without_an_engine(capsys):
+    with pytest.raises(SystemExit) as ended:
+        call("images", "tag", "--flavor", "slim", "--slurm", "26.05")
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"26.05-slim-{digest()}\n"
 
 
 def test_up_looks_for_images_in_the_registry_of_the_environment(monkeypatch, engine):

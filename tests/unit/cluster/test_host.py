@@ -6,7 +6,8 @@ import pytest
 
 from slurmbed.cli import doctor
 from slurmbed.cluster import host
-from slurmbed.cluster.host import Host
+from slurmbed.cluster.host import DISK_FOR_IMAGES, Host
+from slurmbed.cluster.settings import FLAVORS
 from slurmbed.errors import UsageError
 from slurmbed.process import Result
 
@@ -54,10 +55,20 @@ def test_the_doctor_names_the_gpus_and_does_without(machine):
 
 def test_too_little_disk():
     full = Host(cpus=2, memory=4096, free_disk=600)
-    full.check_disk(images_there=True)
-    Host(cpus=2, memory=4096, free_disk=None).check_disk(images_there=False)
-    with pytest.raises(UsageError, match=r"600 MiB of disk are free(.|\n)*docker builder prune"):
-        full.check_disk(images_there=False)
+    full.check_disk("full", images_there=True)
+    Host(cpus=2, memory=4096, free_disk=None).check_disk("full", images_there=False)
+    with pytest.raises(UsageError, match=r"600 MiB of disk are free(.|\n)*1024 MiB are needed\n.*builder prune$"):
+        full.check_disk("slim", images_there=False)
+
+
+def test_a_larger_flavor_takes_more_disk_and_the_smaller_one_is_named():
+    host = Host(cpus=2, memory=4096, free_disk=2048)
+    host.check_disk("slim", images_there=False)
+    for flavor in ("torch", "full"):
+        with pytest.raises(UsageError, match=f"2048 MiB .*; {DISK_FOR_IMAGES[flavor]} MiB are needed") as error:
+            host.check_disk(flavor, images_there=False)
+        assert "FLAVOR=slim needs less" in error.value.hint
+    assert set(DISK_FOR_IMAGES) == set(FLAVORS)
 
 
 def test_a_taken_port():
