@@ -3,18 +3,20 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from slurmbed.cluster import images
+from slurmbed.cluster import access, images
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Choices, Settings
 from slurmbed.errors import CommandError
@@ -23,6 +25,8 @@ from slurmbed.project import ROOT
 
 TIMEOUT = 900  # seconds for one command
 SHORT_JOBS = 20
+CALLS = 20  # of squeue, in each way
+ITSELF, BY_EXEC, BY_SHIM = "in the cluster", "by docker exec", "by the shim"
 COLD, WARM, NOTHING = "make up, nothing there", "make up, after make down", "make up, nothing to do"
 BARE = "docker compose up, bare"
 
@@ -79,7 +83,7 @@ class Real:
 @click.option("--nodes", default="2", show_default=True, help="numbers of nodes, with commas between, like 2,16,64")
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="runs of each")
 def bench(name: str, nodes: str, rounds: int) -> None:
-    """Compare starts of a cluster with a bare start of as many containers, and time queued short jobs."""
+    """Compare starts of a cluster with a bare start of as many containers; time queued short jobs, and the shims."""
     console = Console(width=100)
     console.print(f"slurmbed --help: {help_seconds():.2f} s (median of 5)", highlight=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,8 +92,10 @@ def bench(name: str, nodes: str, rounds: int) -> None:
             taken, timeline = alternate(f"{name}-bench", count, rounds, folder)
             console.print(table(taken, count, rounds))
             console.print(f"where the time went in the last cold start of {count} nodes:\n{timeline}", markup=False)
-        rate = short_jobs(f"{name}-bench", folder)
+        with small_cluster(f"{name}-bench", folder) as cluster:
+            rate, taken = short_jobs(cluster), calls(cluster, folder)
         console.print(f"queued short jobs on 2 CPUs: {rate:.1f} ended a second ({SHORT_JOBS} jobs)", highlight=False)
+        console.print(calls_table(taken))
 
 
 def help_seconds() -> float:
@@ -122,15 +128,20 @@ def alternate(name: str, nodes: int, rounds: int, workspace: str) -> tuple[dict[
     return taken, timeline
 
 
-def short_jobs(name: str, workspace: str) -> float:
-    """Jobs of one CPU that end at once, a second, when more are queued than there are CPUs."""
+@contextmanager
+def small_cluster(name: str, workspace: str) -> Iterator[Cluster]:
+    """Two nodes of a CPU."""
     cluster = Cluster(Settings(name=name, nodes=2, cpus=1, workspace=workspace))
     try:
         cluster.up()
-        took = seconds(lambda: cluster.slurm.runner(batch()).check())
+        yield cluster
     finally:
         cluster.clean()
-    return SHORT_JOBS / took
+
+
+def short_jobs(cluster: Cluster) -> float:
+    """Jobs of one CPU that end at once, a second, when more are queued than there are CPUs."""
+    return SHORT_JOBS / seconds(lambda: cluster.slurm.runner(batch()).check())
 
 
 def batch() -> list[str]:
@@ -140,6 +151,40 @@ def batch() -> list[str]:
         'exec sbatch --wait --output=/dev/null --dependency="afterany:$(paste -sd: /tmp/ids)" --wrap true'
     )
     return ["bash", "-c", script]
+
+
+def calls(cluster: Cluster, workspace: str) -> dict[str, list[float]]:
+    """Milliseconds of squeue in the cluster, by `docker exec` and by the shim on this machine, in turn."""
+    env = {**os.environ, **access.environment(cluster, cluster.user, os.environ)}
+    by_exec = ["docker", "exec", cluster.container_name("login"), "squeue"]
+    by_shim = [str(shutil.which("squeue", path=env["PATH"]))]
+    inside = "began=$EPOCHREALTIME; squeue >&2; ended=$EPOCHREALTIME; echo $((${ended/./} - ${began/./}))"
+    taken: dict[str, list[float]] = {how: [] for how in (ITSELF, BY_EXEC, BY_SHIM)}
+
+    def call(argv: list[str]) -> float:
+        started = time.perf_counter()
+        subprocess.run(
+            argv, env=env, cwd=workspace, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60
+        )
+        return (time.perf_counter() - started) * 1000
+
+    for _ in range(CALLS):
+        taken[ITSELF].append(int(cluster.slurm.runner(["bash", "-c", inside]).check().stdout) / 1000)
+        taken[BY_EXEC].append(call(by_exec))
+        taken[BY_SHIM].append(call(by_shim))
+    return taken
+
+
+def calls_table(taken: dict[str, list[float]]) -> Table:
+    """Medians, ranges, and what each way costs over the command itself."""
+    shown = Table(title=f"squeue from this machine: median of {CALLS} (smallest to largest)")
+    for heading in ("how", "milliseconds", "over squeue itself"):
+        shown.add_column(heading, justify="left" if heading == "how" else "right")
+    base = median(taken[ITSELF])
+    for how, values in taken.items():
+        spread = f"{median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+        shown.add_row(how, spread, f"{median(values) - base:+.0f}")
+    return shown
 
 
 def table(taken: dict[str, list[float]], nodes: int, rounds: int) -> Table:

@@ -1,12 +1,10 @@
 """The wheel, in a virtual environment of its own, and examples/project: what someone has who has installed slurmbed."""
 
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from harness.names import NAME
 from slurmbed.project import ROOT
 
 OTHER = f"{NAME}-wheel"
+STEPS = [step["name"] for step in ACTION["runs"]["steps"]]
 
 
 def call(*argv: str | Path, cwd: Path, status: int = 0) -> str:
@@ -54,15 +53,19 @@ def test_the_action_gives_a_projects_tests_a_cluster_and_uploads_its_logs(slim_i
         uploaded.append(Path(inputs["path"]))
         return {}
 
-    runner = Runner(project, tmp_path, {"actions/cache": no_images_in_a_file, "actions/upload-artifact": upload})
+    first = Runner(project, tmp_path, {"actions/cache": nothing_cached})
+    first.use(last=STEPS[2], name=OTHER)
+    assert (first.ran, first.failed) == (STEPS[:3], False), first.output
+    runner = Runner(project, tmp_path, {"actions/cache": what_the_first_saved, "actions/upload-artifact": upload})
     try:
         runner.use(name=OTHER, config="cluster.yaml", run=commands)
     finally:
         left = engine.left(OTHER)
         if left:
             clusters.make_cluster(OTHER, adopt=True).clean()
-    assert runner.ran == [step["name"] for step in ACTION["runs"]["steps"]], runner.output
+    assert runner.ran == STEPS, runner.output
     assert re.search(r"^plugins: .*\bslurmbed-", runner.output, re.MULTILINE)
+    assert len(re.findall(r"^slurmbed-\w+:24\.11-slim-", runner.output, re.MULTILINE)) == 3, "not loaded from the file"
     assert "1 passed" in runner.output
     assert "node-1\nnode-2\n" in runner.output
     assert "for example: slurmbed scale NODES=3" in runner.output
@@ -72,13 +75,13 @@ def test_the_action_gives_a_projects_tests_a_cluster_and_uploads_its_logs(slim_i
     assert left == []
 
 
-def no_images_in_a_file(inputs: dict[str, str]) -> dict[str, str]:
-    """A cache that has the images' file, and none in it: those of the tests are there."""
+def nothing_cached(inputs: dict[str, str]) -> dict[str, str]:
     assert re.fullmatch(r"slurmbed-X64-24\.11-slim-[0-9a-f]{12}", inputs["key"])
-    with tarfile.open(inputs["path"], "w") as file:
-        manifest = tarfile.TarInfo("manifest.json")
-        manifest.size = len(b"[]")
-        file.addfile(manifest, io.BytesIO(b"[]"))
+    return {"cache-hit": ""}
+
+
+def what_the_first_saved(inputs: dict[str, str]) -> dict[str, str]:
+    assert Path(inputs["path"]).stat().st_size > 100 << 20
     return {"cache-hit": "true"}
 
 

@@ -41,14 +41,16 @@ class Runner:
         self.ran: list[str] = []
         self.output, self.failed = "", False
 
-    def use(self, **inputs: str) -> None:
-        """All steps, as `uses:` with these inputs."""
+    def use(self, last: str = "", **inputs: str) -> None:
+        """All steps, as `uses:` with these inputs; or those up to ``last``, as of a job that is cancelled then."""
         defaults = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
         self.values |= {f"inputs.{name}": value for name, value in {**defaults, **inputs}.items()}
         for step in ACTION["runs"]["steps"]:
             if self.is_wanted(step.get("if", "")):
                 self.ran.append(step["name"])
                 self.take(step)
+            if step["name"] == last:
+                break
 
     def is_wanted(self, condition: str) -> bool:
         """Whether a step runs: after a failure only if its condition asks for the status."""

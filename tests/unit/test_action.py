@@ -50,6 +50,10 @@ def test_without_commands_the_cluster_stays_for_the_steps_that_follow(ran):
     assert ran() == [*STEPS][:4]
 
 
+def test_a_cancelled_job_has_run_the_first_steps(ran):
+    assert ran(last="Start the cluster", run="true") == [*STEPS][:4]
+
+
 @pytest.mark.parametrize("failing", ["Start the cluster", "Run the commands"])
 def test_a_failure_uploads_logs_and_removes_the_cluster(ran, failing):
     after = ran(failing, run="false")
