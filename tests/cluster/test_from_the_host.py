@@ -182,6 +182,12 @@ def test_the_ssh_configuration_opens_the_login_node(slurm_cluster, tmp_path):
     ssh = ["ssh", "-F", str(config), "-o", "BatchMode=yes", NAME, "id -un; squeue --noheader"]
     done = subprocess.run(ssh, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["bob"]), done.stderr
+    sent, back = tmp_path / "sent", tmp_path / "back"
+    sent.write_text("by sftp\n")
+    sftp = ["sftp", "-F", str(config), "-o", "BatchMode=yes", "-b", "-", NAME]
+    batch = f"put {sent} /tmp/by-sftp\nget /tmp/by-sftp {back}\nrm /tmp/by-sftp\n"
+    done = subprocess.run(sftp, input=batch, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, back.read_text()) == (0, "by sftp\n"), done.stderr
 
 
 def test_clean_of_a_name_that_is_not_there_says_so(slurm_cluster):

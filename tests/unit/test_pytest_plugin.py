@@ -1,9 +1,11 @@
 """The pytest plugin, as far as it goes without an engine."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from slurmbed import pytest_plugin
 from slurmbed.project import ROOT
 
 pytest_plugins = ["pytester"]
@@ -67,19 +69,13 @@ def test_a_bad_option_is_said_in_words(project):
 
 def test_every_fixture_and_option_has_its_help(project):
     shown = project("--fixtures").stdout.str()
-    for name in (
-        "slurm",
-        "slurm_cluster",
-        "slurm_start",
-        "slurm_submit",
-        "slurm_nodes",
-        "slurm_user",
-        "slurm_shared",
-        "slurm_project",
-        "slurm_faults",
-    ):
+    names = re.findall(r"^def (slurm\w*)\(", Path(pytest_plugin.__file__).read_text(), re.MULTILINE)
+    assert len(names) > 10
+    page = (ROOT / "docs" / "pytest.md").read_text()
+    for name in names:
         after = shown.split(f"\n{name} ")[1]
         assert "no docstring" not in after.splitlines()[1]
+        assert f"`{name}`" in page
     assert "--slurm-keep" in project("--help").stdout.str()
 
 
@@ -146,6 +142,13 @@ def test_another_cluster_has_a_name_of_its_own_and_the_sessions_version(project,
     said.assert_outcomes(passed=1)
     pod = '"name":"pytest-my-project-*-pod","nodes":4,*"slurm":"26.05","flavor":"torch"'
     said.stdout.fnmatch_lines([f"*up *{pod}*", "here", f"clean *{pod}*"])
+
+
+def test_kept_clusters_are_not_removed(project, pytester):
+    (pytester.path / "My Project" / "test_it.py").write_text(OTHERS)
+    said = project("--slurm-keep")
+    said.assert_outcomes(passed=1)
+    assert "clean" not in said.stdout.str()
 
 
 def test_another_cluster_of_a_worker_is_its_own_also_where_all_share_the_first(project, pytester, monkeypatch):
