@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from processes import metrics, succeed, train
+from run import checkpoint
 from small_runs import AS_A_JOB, FAILS, QUICK, RAISE, STOPS, losses, newest, state
 
 STRATEGIES = [("none", 1), ("ddp", 2), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 2), ("pp", 2), ("hybrid", 4)]
@@ -55,7 +56,7 @@ def test_a_checkpoint_continues_under_any_strategy(run, uninterrupted, kind, rec
     assert found == pytest.approx([line["val_loss"] for line in metrics(uninterrupted(*flags))], abs=1e-9)
 
 
-def test_checkpoints_that_do_not_fit(run):
+def test_checkpoints_that_do_not_fit(run, text_file, tmp_path):
     folder, _ = run("run", "--steps", 3, "--recipe", "plain")
     path = newest(folder)
     _, (other,) = run("other", "--layers", 1, "--recipe", "plain", "--resume", path, how=train)
@@ -64,6 +65,10 @@ def test_checkpoints_that_do_not_fit(run):
     assert "has recipe plain, but this run has fast" in fast.stderr
     _, (done,) = run("done", "--steps", 2, "--recipe", "plain", "--resume", path, how=train)
     assert "is at step 3, and this run ends at --steps 2" in done.stderr
+    backwards = tmp_path / "backwards.txt"
+    backwards.write_text(text_file.read_text()[::-1])
+    _, (another,) = run("another", "--recipe", "plain", "--text", backwards, "--resume", path, how=train)
+    assert f"{path} was trained on the text" in another.stderr
     file = path.with_name("step-000003-rank-0.pt")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     _, (broken,) = run("broken", "--recipe", "plain", "--resume", path, how=train)
@@ -100,7 +105,7 @@ def ten_steps(uninterrupted, tmp_path):
     return folder, flags
 
 
-@pytest.mark.parametrize("damage", ["half a file", "no file", "another model"])
+@pytest.mark.parametrize("damage", ["half a file", "no file", "a file less", "another model"])
 def test_auto_takes_the_checkpoint_before_a_damaged_one(run, ten_steps, damage):
     folder, flags = ten_steps
     file = folder / "checkpoints" / "step-000010-rank-1.pt"
@@ -108,6 +113,10 @@ def test_auto_takes_the_checkpoint_before_a_damaged_one(run, ten_steps, damage):
         file.write_bytes(file.read_bytes()[:1000])
     elif damage == "no file":
         file.unlink()
+    elif damage == "a file less":
+        record = json.loads(newest(folder).read_text())
+        del record["files"][file.name]
+        newest(folder).write_text(json.dumps(record))
     else:
         newest(folder).write_text(newest(folder).read_text().replace('"layers": 2', '"layers": 3'))
     _, ranks = run("run", *flags, "--steps", 12, "--resume", "auto", world_size=2)
@@ -138,8 +147,10 @@ def test_a_run_that_was_stopped_at_its_end_is_finished(run):
 
 
 def test_a_shorter_run_in_the_same_folder_leaves_nothing_of_the_longer(run):
-    run("run", "--steps", 6, "--checkpoint-every", 2)
-    folder, _ = run("run", "--steps", 3)
+    folder, _ = run("run", "--steps", 6, "--checkpoint-every", 2)
+    assert sorted(path.name for path in folder.glob("checkpoints/*.json")) == ["step-000004.json", "step-000006.json"]
+    assert len(list(folder.glob("checkpoints/*"))) == 4, "of those before no file is left"
+    run("run", "--steps", 3)
     assert [path.name for path in folder.glob("checkpoints/*.json")] == ["step-000003.json"]
     assert metrics(folder)[-1]["step"] == 3
 
@@ -153,6 +164,21 @@ def test_a_job_that_was_queued_again_goes_on_from_its_own_checkpoint(run, text_f
     assert "at step 3" in begun.stdout
     (again,) = succeed(*flags, "--steps", 9, program=program.format(restarts=1))
     assert "step-000008.json at step 8" in again.stdout
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
+    def half(file):
+        file.write_text("{")
+        raise OSError("no space left")
+
+    path = tmp_path / "step-000001.json"
+    for before in (False, True):
+        if before:
+            path.write_text("an earlier one")
+        with pytest.raises(OSError, match="no space left"):
+            checkpoint.write(path, half)
+        assert path.exists() == before
+    assert path.read_text() == "an earlier one"
 
 
 def test_auto_without_a_checkpoint_begins(run):

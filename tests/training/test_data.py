@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +104,17 @@ def test_sources_are_tried_in_order_once(tmp_path, monkeypatch):
         data.prepare(folder=tmp_path / "empty")
     with pytest.raises(ValueError, match=r"python3 gpt/data\.py"):
         data.load(folder=tmp_path / "empty")
+
+
+def test_a_text_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    def half(path, content):
+        path.open("wb").write(content[: len(content) // 2])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="no space left"):
+        data.keep(data.Text("a", "somewhere", CONTENT), tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.suffix in (".json", ".txt")] == []
 
 
 def test_checksum():

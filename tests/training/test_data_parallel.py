@@ -9,7 +9,7 @@ from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from parallel import ddp, hybrid, none
 from parallel.breaks import BREAKS
 from processes import spawn
-from steps import measure, start
+from steps import LAYERS, measure, start
 
 # 5 sequences on 2 or 3 ranks: unequal shares. 10, accumulated in three steps: no_sync in the first two.
 CASES = {
@@ -31,6 +31,8 @@ MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strateg
 
 def measure_ddp(rank, world_size):
     found = {name: measure(ddp, "float64", **case) for name, case in CASES.items()}
+    if world_size == 2:
+        found["rounded"] = measure(ddp, "float32", wire="bfloat16")
     for megabytes in (25, 0.5):  # of a model of 3 MB
         found[megabytes] = measure(ddp, "float64", channels=128, bucket_mb=megabytes)
     for name in MISTAKES:
@@ -81,6 +83,14 @@ def test_a_mesh_equals_one_process_on_the_same_batch(six, case, whole):
         assert_same_steps(rank[case], whole[case], "float64")
 
 
+def test_a_mesh_sums_gradients_once_a_step(six):
+    """Beside what tensor parallelism sums backward: twice a layer, and before the head, in each piece."""
+    for rank in six:
+        for size in (2, 3):
+            for case, pieces in (("plain", 1), ("accumulated by sockets", 3)):
+                assert rank[f"{case}, rows of {size}"]["calls"]["backward"] == pieces * (2 * LAYERS + 1) + 1
+
+
 def test_neighbours_share_a_model(six):
     """They are on one node, and tensor parallelism talks in every layer."""
     assert [rank[2][0] for rank in six] == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5]]
@@ -102,6 +112,12 @@ def test_smaller_buckets_are_more_and_sum_the_same(two):
 
 def test_accumulation_sends_no_more_than_one_backward(two):
     assert two[0]["accumulated"]["calls"]["backward"] == two[0]["plain"]["calls"]["backward"]
+
+
+def test_gradients_travel_in_the_precision_that_was_chosen(two, whole):
+    """bfloat16 has 8 bits of a number, float32 has 24."""
+    for rank in two:
+        assert 2**-12 < gradient_error(rank["rounded"], whole["plain"]) < 2**-7
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

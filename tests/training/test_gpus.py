@@ -7,17 +7,17 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
 
 import processes
 import train
 from gpt.config import Config
-from parallel import STRATEGIES
-from parallel.pp_stage import Stage
+from parallel import STRATEGIES, pp_stage
 from processes import TIMEOUT, metrics
 from ranks import communication
 from small_runs import QUICK
@@ -48,15 +48,16 @@ def test_the_time_of_a_collective_on_a_gpu_is_that_of_its_events(made_up_gpu):
     assert communication.carried == {"nccl": 1}
 
 
-def test_with_nccl_a_pipeline_leaves_its_messages_to_the_schedule(made_up_gpu):
+def test_with_nccl_a_pipeline_leaves_its_messages_to_the_schedule(made_up_gpu, monkeypatch):
     """Which starts what goes to a rank and what comes from it together: batch_isend_irecv."""
-    stage = SimpleNamespace(batched=True, handed=None)
-    stage.hand_over = partial(Stage.hand_over, stage)
+    monkeypatch.setattr(pp_stage, "transport", lambda group, device_type: {"cuda": "nccl", "cpu": "gloo"}[device_type])
+    monkeypatch.setattr(PipelineStage, "__init__", lambda stage, *arguments: setattr(stage, "device", arguments[-1]))
+    stage = pp_stage.Stage(None, 0, 2, torch.device("cuda"))
     sent, received = [object()], [object()]
-    assert Stage.send(stage, sent, "forward") is sent
-    assert Stage.receive(stage, received, "backward") is received
-    Stage.over(stage)
-    Stage.over(stage)
+    assert stage.send(sent, "forward") is sent
+    assert stage.receive(received, "backward") is received
+    stage.over()
+    stage.over()
     communication.settle()
     assert communication.calls == {"forward": 1, "backward": 1}
     assert communication.seconds == {"forward": 0.25}
@@ -68,6 +69,44 @@ def test_with_nccl_a_pipeline_leaves_its_messages_to_the_schedule(made_up_gpu):
 )
 def test_a_gpu_multiplies_in_bf16_unless_told_otherwise(made_up_gpu, flags, device, found):
     assert train.precision(Config(**flags), torch.device(device)) == found
+
+
+def test_a_gpu_without_bf16_does_without(made_up_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    assert train.precision(Config(), torch.device("cuda")) == "off"
+
+
+@pytest.mark.parametrize(("amp", "seen"), [("bf16", torch.bfloat16), ("off", None)])
+def test_steps_and_evaluations_multiply_in_bf16(amp, seen):
+    """On a CPU, but nothing is multiplied: some builds of oneDNN end with SIGILL in bf16 there."""
+    found = []
+
+    def loss(model, tokens, targets, count, **_):
+        found.append(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+        return torch.zeros(())
+
+    batch = torch.zeros(2, 2, 4)
+    trainer = train.Trainer.__new__(train.Trainer)
+    trainer.config, trainer.device, trainer.model, trainer.amp = Config(accumulate=2), torch.device("cpu"), None, amp
+    trainer.batches = SimpleNamespace(validation_batches=lambda: [batch])
+    trainer.strategy = SimpleNamespace(
+        local_batch=lambda model, *each: each, backward=loss, mean_loss=loss, whole_loss=lambda model, loss: loss
+    )
+    trainer.gradients(*batch)
+    trainer.evaluate()
+    assert found == [seen] * 3
+
+
+def test_ranks_of_nccl_compute_and_sum_on_their_gpu(monkeypatch):
+    """Also where sockets were asked for, which carry what is on a CPU."""
+    monkeypatch.setattr(communication.settings, "all_reduce", "socket")
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    gpu, cpu = torch.device("cuda", 3), torch.device("cpu")
+    assert communication.own_device() == gpu
+    assert [communication.chosen(device) for device in (gpu, cpu)] == ["nccl", "socket"]
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:gloo")
+    assert communication.own_device() == cpu
 
 
 def test_bf16_on_a_cpu_is_refused(run):

@@ -9,10 +9,12 @@ import torch
 
 import digits
 import train_mnist
-from mnist.batches import loaders
+from mnist import checkpoint
+from mnist.batches import Images, loaders
 from mnist.config import Config
 from mnist.data import load
-from mnist.model import AmpError, choose_amp
+from mnist.journal import DigitsJournal
+from mnist.model import AmpError, build, choose_amp
 from processes import metrics, succeed, train
 
 MNIST = "import train_mnist; train_mnist.main()"
@@ -98,6 +100,15 @@ def test_every_epoch_has_an_order_of_its_own_and_leaves_out_other_images(folder)
     assert first != batches(folder, 1, "train", 1, seed=1)[0]
 
 
+def test_images_are_normalised(folder):
+    """By the mean and the deviation of MNIST's pixels, 33.3 and 78.6 of 255, as they are known."""
+    squares = load(str(folder))
+    images, labels = Images(squares, "train").__getitems__([0, 1])
+    pixels = torch.tensor(list(squares.images("train")[: 2 * 28 * 28])).view(2, 1, 28, 28)
+    torch.testing.assert_close(images, (pixels - 33.3184) / 78.5675, rtol=0, atol=1e-3)
+    assert labels.tolist() == list(squares.labels("train")[:2])
+
+
 def test_a_run_tells_its_sampler_the_epoch(run):
     _, (rank,) = run("notes", "--epochs", 2, program=NOTES)
     noted = [line for line in rank.stderr.splitlines() if line.startswith("batch ")]
@@ -140,7 +151,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run):
     assert "resumed after epoch 4" in ended.stdout
 
 
-def test_what_a_run_leaves(run):
+def measured(data_folder, file):
+    """The mean loss and the accuracy of a checkpoint's model on the test set, all at once."""
+    network, squares = build(0), load(str(data_folder))
+    network.load_state_dict(torch.load(file)["model"])
+    images, labels = Images(squares, "test").__getitems__(list(range(digits.TEST)))
+    with torch.no_grad():
+        logits = network(images)
+    return torch.nn.functional.cross_entropy(logits, labels).item(), (logits.max(1).indices == labels).double().mean()
+
+
+def test_what_a_run_leaves(run, request):
     folder, ranks = run("run", "--epochs", 2, "--log-every", 10, world_size=2)
     records = [rank.record() for rank in ranks]
     assert [(each["rank"], each["world_size"], each["local_rank"]) for each in records] == [(0, 2, 0), (1, 2, 1)]
@@ -159,13 +180,36 @@ def test_what_a_run_leaves(run):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["placement"] == records
     assert summary["test_accuracy"] == lines[-1]["test_accuracy"]
-    assert summary["test_accuracy"] * 37 == pytest.approx(round(summary["test_accuracy"] * 37))
+    loss, accuracy = measured(request.getfixturevalue("folder"), folder / "epoch-2.pt")
+    assert (summary["test_loss"], summary["test_accuracy"]) == pytest.approx((loss, accuracy), rel=1e-4)
     assert f"test accuracy {summary['test_accuracy']:.2%}" in ranks[0].stdout
     assert summary["data"]["name"] == "squares"
     files = ["epoch-1.pt", "epoch-2.pt", "metrics.jsonl", "summary.json"]
     assert sorted(path.name for path in folder.iterdir()) == files
     run("run", "--epochs", 1)
     assert sorted(path.name for path in folder.iterdir()) == [files[0], *files[2:]], "of another run"
+
+
+def test_figures_of_two_ranks(tmp_path, monkeypatch):
+    """Each does 6 images in 2 s."""
+    monkeypatch.setattr("mnist.journal.all_reduce", lambda tensor, kind: 2 * tensor)
+    journal = DigitsJournal(tmp_path, Config(), write=True, first_step=0, steps=1, device=torch.device("cpu"))
+    journal.stepped(loss=0.5, images=6, seconds=2.0)
+    journal.log(step=1, epoch=1)
+    (line,) = metrics(tmp_path)
+    assert (line["images_per_s"], line["train_loss"]) == (6, 0.5)
+    assert journal.figures()["images_per_s"] == 6
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    def half(content, file):
+        file.write_text("half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoint.save(tmp_path, 1, Config(), SimpleNamespace(sha256=str))
+    assert not (tmp_path / "epoch-1.pt").exists()
 
 
 def test_bf16_learns_too_or_is_refused(run):

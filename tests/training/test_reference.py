@@ -11,7 +11,7 @@ import torch
 import reference
 from agreement import worst
 from gpt.config import Config
-from gpt.model import build
+from gpt.model import GPT, build, generate
 from gpt.muon import orthogonalise
 from parallel import none
 from steps import STEPS, SYMBOLS, Losses, disturb, reads_the_future, small, start
@@ -54,6 +54,44 @@ def test_logits_loss_and_gradients(recipe):
 def test_no_logit_depends_on_a_later_character(recipe):
     earlier, later = reads_the_future(start(none, "float64", recipe=recipe))
     assert earlier < 1e-13 < later
+
+
+def test_initial_weights_are_torchs_own():
+    """Of a model that is made at once."""
+    config = small("float32", seed=7)
+    torch.manual_seed(7)
+    expected = dict(GPT(config, SYMBOLS).named_parameters())
+    found = dict(build(config, SYMBOLS).named_parameters())
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_initial_weights_of_the_fast_model_keep_the_size_of_activations():
+    """Numbers of size 1 become numbers of size 1; what adds up over 4 layers is of size 1/2, and so 1 in all."""
+    config = Config(recipe="fast", layers=4)
+    block = build(config, SYMBOLS).blocks[0]
+    generator = torch.Generator().manual_seed(0)
+    for layer, size in ((block.inward, 1), (block.outward, 1 / 2)):
+        x = torch.randn(200, layer.in_features, generator=generator)
+        assert layer(x).std().item() == pytest.approx(size, rel=0.05)
+
+
+def test_a_sample_follows_the_models_distribution():
+    """Of a model that is certain: each symbol is followed by the next one."""
+
+    def certain(tokens):
+        assert tokens.shape[1] <= certain.block_size
+        return 1e4 * torch.nn.functional.one_hot((tokens + 1) % 9, 9).float()  # [1, T, V]
+
+    certain.block_size = 4
+    assert generate(certain, [5], length=8, seed=0) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
+
+
+def test_a_gradient_that_is_no_number_ends_the_run():
+    trainer = start(none, "float32")
+    next(trainer.model.parameters()).data.fill_(math.nan)
+    with pytest.raises(RuntimeError, match=r"norm is nan at step 1: try a lower --lr than 0\.001"):
+        trainer.step(1, Losses())
 
 
 @pytest.mark.parametrize(("flags", "shares"), SHARES.items(), ids=str)

@@ -43,6 +43,10 @@ def reduce_all(rank, world_size):
     for shape in ((), (SMALL, 3)):
         counted = torch.full(shape, 256.0 if rank == 0 else 1.0)
         found["counted", shape] = communication.all_reduce(counted, "forward", rounded=True)
+    communication.configure(Config(wire="bfloat16"))
+    for rounded in (True, False):
+        some = torch.tensor([256.0, 1.0, 0.0][rank])
+        found["by torch", rounded] = communication.all_reduce(some, "forward", rounded=rounded)
     for transport in ("socket", "backend"):
         communication.configure(Config(all_reduce=transport))
         sizes = [2, 0, 3][:world_size]
@@ -95,6 +99,12 @@ def test_numbers_that_travel_rounded_are_not_summed_rounded(ranks):
             assert rank["counted", shape].unique().tolist() == [255 + len(ranks)]
 
 
+def test_torch_sums_in_the_precision_on_the_network(ranks):
+    """bfloat16 has no 257."""
+    for rank in ranks:
+        assert (rank["by torch", True], rank["by torch", False]) == (256, 257)
+
+
 def test_a_group_sums_over_its_ranks_alone(ranks):
     last = len(ranks)
     assert ranks[0]["pair"] == ranks[-1]["pair"] == 1 + last
@@ -104,20 +114,29 @@ STRANGERS = (b"", b"\0\0\0\1", b"\0\0\0\1" + bytes(16))  # rank 1, they say, and
 
 
 def visited(rank, world_size):
-    """A sum, how many strangers who called before rank 1 were sent away, and whether connections are kept alive."""
-    strangers, call = [], Peers.call
+    """A sum, how many strangers who called before rank 1 were sent away, whether rank 0 listened at another address
+    too, and after how many seconds of silence a connection is given up."""
+    strangers, call, elsewhere = [], Peers.call, []
 
     def call_after_strangers(peers, peer, address, port, token):
         for said in STRANGERS:
             strangers.append(socket.create_connection((address, port), timeout=60))
             strangers[-1].sendall(said)
+        with socket.socket() as probe:
+            elsewhere.append(probe.connect_ex(("127.0.0.2", port)) == 0)
         return call(peers, peer, address, port, token)
 
     with patch.object(Peers, "call", call_after_strangers):
         peers = Peers(dist.group.WORLD, timeout=60)
     total = peers.all_reduce(torch.tensor([1.0 + rank]), dist.ReduceOp.SUM, torch.float32)
-    alive = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in peers.sockets.values()]
-    return total.item(), sum(has_ended(each) for each in strangers), alive
+    (connection,) = peers.sockets.values()
+    silence = [connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}")) for name in KEEPALIVE]
+    kept_alive = connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    seconds = kept_alive and silence[0] + silence[1] * silence[2]
+    return total.item(), sum(has_ended(each) for each in strangers), elsewhere, seconds
+
+
+KEEPALIVE = ("IDLE", "INTVL", "CNT")
 
 
 def has_ended(connection):
@@ -128,8 +147,8 @@ def has_ended(connection):
 
 
 def test_a_stranger_is_not_taken_for_a_rank(tmp_path):
-    """Nor does one who says nothing keep the ranks waiting."""
-    assert spawn(visited, 2, tmp_path) == [(3.0, 0, [1]), (3.0, len(STRANGERS), [1])]
+    """Nor does one who says nothing keep the ranks waiting. Who is told 127.0.0.1 is not reached at 127.0.0.2."""
+    assert spawn(visited, 2, tmp_path) == [(3.0, 0, [], 120), (3.0, len(STRANGERS), [False], 120)]
 
 
 def over_ipv6(rank, world_size):

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from agreement import TOLERANCE, assert_same_evaluation, assert_same_steps, gradient_error, worst
+from gpt.config import Config
 from parallel import none, tp
 from parallel.breaks import BREAKS
-from parallel.tp_layers import VocabParallelCrossEntropy
+from parallel.tp_layers import CopyToRanks, ReduceFromRanks, VocabParallelCrossEntropy
 from processes import spawn
+from ranks import communication
 from steps import CLIP, DTYPES, LAYERS, SYMBOLS, measure
 
 # Defect -> the checks that must find it, and those that must not: what they say tells one defect from another.
@@ -35,7 +37,9 @@ HUGE = 1e4  # logits, whose exp is infinite
 def measure_tp(rank, world_size):
     """By (defect, dtype), on one rank: without a defect, and with each. And by case."""
     found = {case: measure(tp, "float64", **changed) for case, changed in CASES.items()}
-    found["huge"] = loss_of_a_slice(rank, world_size)
+    found["huge"] = loss_of_a_slice(rank, world_size, torch.float32)
+    found["huge, bf16"] = loss_of_a_slice(rank, world_size, torch.bfloat16)
+    found["rounded"] = rounded(rank)
     for dtype in DTYPES:
         found[None, dtype] = measure(tp, dtype)
         for name, mistake in BREAKS.items():
@@ -45,18 +49,29 @@ def measure_tp(rank, world_size):
     return found
 
 
+def rounded(rank):
+    """The sums of g forward and f backward, of 256 and 1."""
+    communication.configure(Config(wire="bfloat16"))
+    some = torch.tensor([256.0, 1.0, 0.0, 0.0][rank])
+    x = torch.zeros((), requires_grad=True)
+    CopyToRanks.apply(x, None).backward(some)
+    found = ReduceFromRanks.apply(some, None).item(), x.grad.item()
+    communication.configure(Config())
+    return found
+
+
 def huge_logits():
     """Logits [7, V] and targets [7]."""
     generator = torch.Generator().manual_seed(5)
     return HUGE * torch.randn(7, SYMBOLS, generator=generator), torch.randint(SYMBOLS, (7,), generator=generator)
 
 
-def loss_of_a_slice(rank, world_size):
+def loss_of_a_slice(rank, world_size, dtype):
     """Loss of each token, [7], and the gradient of this rank's slice of the logits, [7, ceil(V/R)]."""
     logits, targets = huge_logits()
     length = -(-SYMBOLS // world_size)
     filled = torch.nn.functional.pad(logits, (0, world_size * length - SYMBOLS), value=float("-inf"))
-    mine = filled.split(length, dim=1)[rank].clone().requires_grad_()
+    mine = filled.split(length, dim=1)[rank].to(dtype, copy=True).requires_grad_()
     losses = VocabParallelCrossEntropy.apply(mine, targets, rank * length, None)
     losses.sum().backward()
     return losses.detach(), mine.grad
@@ -114,6 +129,19 @@ def test_the_sharded_loss_is_that_of_torch(ranks):
         torch.testing.assert_close(rank["huge"][0], expected.detach())
     gradient = torch.cat([rank["huge"][1] for rank in ranks], dim=1)[:, :SYMBOLS]
     torch.testing.assert_close(gradient, logits.grad)
+
+
+def test_the_sharded_loss_of_bf16_logits_is_made_in_float32(ranks):
+    logits, targets = huge_logits()
+    expected = torch.nn.functional.cross_entropy(logits.bfloat16().float(), targets, reduction="none")
+    for rank in ranks:
+        torch.testing.assert_close(rank["huge, bf16"][0], expected)
+
+
+def test_activations_travel_in_the_precision_that_was_chosen(ranks):
+    """bfloat16 has no 257."""
+    for rank in ranks:
+        assert rank["rounded"] == (256, 256)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

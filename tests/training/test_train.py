@@ -9,7 +9,7 @@ import pytest
 
 from gpt.config import RECIPES, Config, flag, of_recipes
 from processes import TIMEOUT, metrics, succeed, train
-from small_runs import FAILS, KILL, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
+from small_runs import DISAGREES, FAILS, KILL, OUTLINED, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
@@ -28,7 +28,8 @@ def test_a_strategy_equals_none_over_20_steps(run, uninterrupted, parallel, worl
 
 
 def test_what_a_run_leaves(run):
-    folder, ranks = run("run", "--steps", 3, "--profile-step", 20, "--parallel", "tp", world_size=2)
+    flags = ("--steps", 3, "--profile-step", 20, "--parallel", "tp")
+    folder, ranks = run("run", *flags, world_size=2, program=OUTLINED)
     records = [rank.record() for rank in ranks]
     assert [(each["record"], each["rank"], each["world_size"], each["local_rank"]) for each in records] == [
         ("rank", 0, 2, 0),
@@ -56,6 +57,13 @@ def test_what_a_run_leaves(run):
         "summary.json",
         "timeline.json",
     ]
+
+
+def test_ranks_that_disagree_do_not_train(run):
+    _, ranks = run("run", "--parallel", "ddp", world_size=2, program=DISAGREES, how=train)
+    for rank in ranks:
+        assert rank.code == 1
+        assert "ranks disagree on the config" in rank.stderr
 
 
 @pytest.mark.parametrize("how", [RAISE, KILL], ids=["an exception", "a kill"])
@@ -141,6 +149,7 @@ def test_a_run_names_what_carried_its_sums(run, parallel, flags, transports):
     folder, ranks = run("run", "--steps", 2, "--parallel", parallel, *flags, world_size=2)
     found = json.loads((folder / "summary.json").read_text())["transports"]
     assert found.keys() == transports
+    assert f", over {'socket' if flags else 'gloo'}\n" in ranks[0].stdout
     for name, count in found.items():
         assert re.search(rf"^collectives of rank 0: .*\b{count} by {name}\b", ranks[0].stdout, re.MULTILINE)
 

@@ -49,6 +49,25 @@ if os.environ["RANK"] != "0":
     ended.touch()
 """
 
+# train.py by tp, which must be given no more than the shapes of a model.
+OUTLINED = """
+import train
+from parallel import tp
+prepare = tp.prepare
+def outlined(model, *others):
+    assert all(parameter.is_meta for parameter in model.parameters()), "the whole model was made before it was cut"
+    return prepare(model, *others)
+tp.prepare = outlined
+train.main()
+"""
+
+# train.py on ranks that were started with different flags.
+DISAGREES = """
+import os, sys, train
+sys.argv += ["--seed", os.environ["RANK"]]
+train.main()
+"""
+
 # train.py as Slurm's job 7, started anew or queued again, in a workspace whose runs/7 is there already.
 AS_A_JOB = """
 import os, train
