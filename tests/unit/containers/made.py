@@ -19,15 +19,15 @@ def digest_of(content):
 
 
 def archive(*members):
-    """A tar archive of (NAME, CONTENT) for files, (NAME, None) for folders, and of TarInfos as they are."""
+    """A tar archive of (NAME, CONTENT) or (NAME, CONTENT, MODE) for files, (NAME, None) for folders, and TarInfos."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for member in members:
             content = b""
             if isinstance(member, tuple):
-                name, content = member
+                name, content, *mode = member
                 member = tarfile.TarInfo(name)
-                member.mode, member.mtime = 0o644, 1_000_000_000
+                member.mode, member.mtime = mode[0] if mode else 0o644, 1_000_000_000
                 if content is None:
                     member.type, member.mode, content = tarfile.DIRTYPE, 0o755, b""
                 content = content.encode() if isinstance(content, str) else content

@@ -1,0 +1,254 @@
+"""The command enroot, as far as launch scripts use it: the options, variables and messages that its documentation has.
+
+Containers are folders in ENROOT_DATA_PATH, started by bubblewrap. https://github.com/NVIDIA/enroot/tree/master/doc"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+
+from imagestore import enter, reference, squash
+from imagestore.errors import Refused
+from imagestore.store import remove_tree
+
+
+def main(arguments):
+    os.umask(0o022)
+    try:
+        options = parser().parse_args(arguments)
+        return options.run(options) or 0
+    except Refused as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    except KeyboardInterrupt:
+        return 130
+    print("[ERROR]", message.replace("\n", " "), file=sys.stderr)
+    return 1
+
+
+def parser():
+    parser = argparse.ArgumentParser(prog="enroot", allow_abbrev=False)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name, run, text, *others):
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        added.set_defaults(run=run)
+        for words, about in others:
+            added.add_argument(*words.split(), **about)
+
+    force = ("-f --force", {"action": "store_true", "help": "overwrite, or do not ask"})
+    output = ("-o --output", {"metavar": "FILE"})
+    env = ("-e --env", {"action": "append", "default": [], "metavar": "NAME[=VALUE]"})
+    rest = ("command", {"nargs": argparse.REMAINDER, "metavar": "COMMAND"})
+    uri = ("uri", {"metavar": "docker://[USER@][REGISTRY#]IMAGE[:TAG]"})
+    command("import", import_image, "write an image into a squashfs file", output, force, uri)
+    name = ("-n --name", {"help": "as FILE.sqsh, if not given"})
+    command(
+        "create", create, "unpack a squashfs file into a container", name, force, ("image", {"metavar": "FILE.sqsh"})
+    )
+    command(
+        "start",
+        start,
+        "run a command in a container, or in a squashfs file",
+        ("-r --root", {"action": "store_true", "help": "be root in it"}),
+        ("-w --rw", {"action": "store_true", "help": "its files can be written to"}),
+        ("-m --mount", {"action": "append", "default": [], "metavar": "SOURCE:TARGET[:ro]"}),
+        env,
+        ("--rc", {"metavar": "SCRIPT", "help": "instead of its /etc/rc"}),
+        ("container", {"metavar": "NAME|FILE.sqsh"}),
+        rest,
+    )
+    command("exec", execute, "run a command where a process of a container runs", env, ("pid", {"type": int}), rest)
+    command(
+        "export", export, "write a container into a squashfs file", output, force, ("container", {"metavar": "NAME"})
+    )
+    command("list", show, "the containers", ("-f --fancy", {"action": "store_true", "help": "and their processes"}))
+    command("remove", remove, "remove containers", force, ("containers", {"nargs": "+", "metavar": "NAME"}))
+    command("version", lambda _: print("3: slurmbed's own enroot, by bubblewrap"), "say what this is")
+    return parser
+
+
+def data_path():
+    share = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return os.environ.get("ENROOT_DATA_PATH") or f"{share}/enroot"
+
+
+def container(name):
+    if "/" in name or name in ("", ".", "..") or name.startswith("-"):
+        raise Refused(f"Invalid argument: {name}")
+    return f"{data_path()}/{name}"
+
+
+def existing(name):
+    path = container(name)
+    if not os.path.isdir(path):
+        raise Refused(f"No such file or directory: {path}")
+    return path
+
+
+def inform(text):
+    print("[INFO]", text, file=sys.stderr)
+
+
+def overwrites(options):
+    return options.force or os.environ.get("ENROOT_FORCE_OVERRIDE", "").lower() in ("y", "yes", "true", "1")
+
+
+def import_image(options):
+    scheme = options.uri.partition("://")[0]
+    if scheme in ("dockerd", "podman"):
+        raise Refused(
+            f"{scheme}:// is not there: nodes have no {scheme.removesuffix('d').title()}. Push the image to the "
+            "cluster's registry and import docker://localhost:PORT#NAME, or import docker-archive:FILE, which "
+            "`docker save` writes"
+        )
+    from imagestore.pull import pull, service
+
+    image = reference.parse(options.uri, service())
+    if isinstance(image, reference.Squash):
+        raise Refused(f"Invalid argument: {options.uri}")
+    file = options.output or file_name(image)
+    if os.path.lexists(file) and not overwrites(options):
+        raise Refused(f"File already exists: {os.path.realpath(file)}")
+    inform(f"Fetching image {image}")
+    folder = pull(options.uri)
+    inform("Creating squashfs filesystem...")
+    squash.write(squash.layers_of(folder), squash.start_config(folder), file, options=squash_options())
+
+
+def file_name(image):
+    """As enroot names it: docker://nvidia/cuda:12 is nvidia+cuda+12.sqsh."""
+    if not isinstance(image, reference.RegistryImage):
+        return os.path.basename(image.path).removesuffix(".tar") + ".sqsh"
+    name = image.name.removeprefix("library/") if image.host == reference.HUB else image.name
+    tag = "" if image.tag == "latest" else f"+{image.tag}"
+    return f"{name.replace('/', '+')}{tag}.sqsh"
+
+
+def squash_options():
+    given = os.environ.get("ENROOT_SQUASH_OPTIONS")
+    return shlex.split(given) if given else squash.FASTEST
+
+
+def create(options):
+    path = container(options.name or os.path.basename(options.image).rpartition(".")[0] or options.image)
+    if not os.path.isfile(options.image):
+        raise Refused(f"No such file or directory: {options.image}")
+    if os.path.lexists(path):
+        if not overwrites(options):
+            raise Refused(f"File already exists: {path}")
+        remove_tree(path)
+    inform("Extracting squashfs filesystem...")
+    os.makedirs(data_path(), mode=0o700, exist_ok=True)
+    temporary = f"{data_path()}/.{os.path.basename(path)}.{os.getpid()}"
+    try:
+        os.mkdir(temporary, 0o755)
+        squash.unpack(temporary, options.image)
+        os.rename(temporary, path)
+    finally:
+        if os.path.isdir(temporary):
+            remove_tree(temporary)
+
+
+def start(options):
+    from imagestore.enroot_start import command_line
+
+    if os.path.isfile(options.container):
+        from imagestore.pull import pull
+
+        layers = squash.layers_of(pull(os.path.realpath(options.container)))
+        root = layers[-1]
+    else:
+        root, layers = existing(options.container), None
+    enter.start(*command_line(root, layers, options, without_dashes(options.command)))
+
+
+def execute(options):
+    command = without_dashes(options.command)
+    if not command:
+        raise Refused("Invalid argument: a command is missing")
+    if not os.path.isdir(f"/proc/{options.pid}"):
+        raise Refused(f"No such process: {options.pid}")
+    with open(f"/proc/{options.pid}/environ", "rb") as file:
+        entries = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if b"=" in entry]
+    environment = {name: value for name, _, value in entries}
+    for entry in options.env:
+        name, equals, value = entry.partition("=")
+        if equals or name in os.environ:
+            environment[name] = value if equals else os.environ[name]
+    enter.join(options.pid, command, environment)
+
+
+def without_dashes(command):
+    return command[1:] if command[:1] == ["--"] else command
+
+
+def export(options):
+    root = existing(options.container)
+    file = options.output or f"{options.container}.sqsh"
+    if os.path.lexists(file) and not overwrites(options):
+        raise Refused(f"File already exists: {os.path.realpath(file)}")
+    inform("Creating squashfs filesystem...")
+    config = start_config_of(root)
+    squash.write([root], config, file, options=squash_options())
+
+
+def start_config_of(root):
+    """As it was when the container was made, with what /etc/environment says now."""
+    told = squash.start_of(root, root)
+
+    def words(name):
+        return [word.decode() for word in told[name].split(b"\0")[:-1]]
+
+    return {
+        "Env": words("env"),
+        "Entrypoint": words("entrypoint"),
+        "Cmd": words("cmd"),
+        "WorkingDir": told["workdir"].decode(),
+        "User": told["user"].decode(),
+    }
+
+
+def show(options):
+    try:
+        names = sorted(name for name in os.listdir(data_path()) if not name.startswith("."))
+    except FileNotFoundError:
+        names = []
+    if not options.fancy:
+        print("".join(f"{name}\n" for name in names), end="")
+        return
+    columns = "pid,comm:16,state,start_time,time,mntns,userns,args"
+    print(f"{'NAME':<20} PID COMM STATE STARTED TIME MNTNS USERNS COMMAND")
+    for name in names:
+        pids = processes(f"{data_path()}/{name}")
+        said = ""
+        if pids:
+            argv = ["ps", "--no-headers", "-o", columns, "-p", ",".join(pids)]
+            said = subprocess.run(argv, capture_output=True, text=True).stdout
+        for line in said.splitlines() or [""]:
+            print(f"{name:<20} {line}".rstrip())
+
+
+def processes(root):
+    """Of the caller, with this folder as their root."""
+    there = os.stat(root)
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.path.samestat(os.stat(f"/proc/{pid}/root"), there):
+                found.append(pid)
+        except OSError:
+            continue  # another user's, or ended
+    return found
+
+
+def remove(options):
+    paths = [existing(name) for name in options.containers]
+    for path in paths:
+        if not options.force:
+            print(f"Do you really want to delete {path}? [y/N] ", end="", flush=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                continue
+        remove_tree(path)

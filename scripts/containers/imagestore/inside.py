@@ -1,0 +1,52 @@
+"""Paths as a container sees them, in the folder of its root."""
+
+import os
+
+from imagestore.errors import Refused
+
+MOST_LINKS = 40
+
+
+def inside(root, path):
+    """`path` without links, as the container would follow them: an absolute one starts at its root, and `..` does not
+    lead out of it. What is not there yet is left as it is."""
+    todo = path.split("/")[::-1]
+    done = []
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            del done[-1:]
+        elif part not in ("", "."):
+            here = "/".join((root, *done, part))
+            if not os.path.islink(here):
+                done.append(part)
+                continue
+            links += 1
+            if links > MOST_LINKS:
+                raise Refused(f"{path}: too many links in the container")
+            target = os.readlink(here)
+            if target.startswith("/"):
+                done = []
+            todo += target.split("/")[::-1]
+    return "/" + "/".join(done)
+
+
+def make_point(root, path, folder):
+    """Makes what something can be mounted on, where nothing is: a folder, or a file. Returns the path without links."""
+    path = inside(root, path)
+    place = root + path
+    if not os.path.lexists(place):
+        os.makedirs(place if folder else os.path.dirname(place), mode=0o755, exist_ok=True)
+        if not folder:
+            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
+    return path
+
+
+def read_text(root, path):
+    """A small text file of the container, or the empty text."""
+    try:
+        with open(root + inside(root, path), errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""

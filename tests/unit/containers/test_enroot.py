@@ -1,0 +1,223 @@
+"""enroot, as launch scripts call it. Containers are started where this machine has bubblewrap."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from imagestore import reference
+from imagestore.enroot import file_name
+from imagestore.enroot_start import mount
+from imagestore.enter import HOLDER
+from imagestore.errors import Refused
+from imagestore.inside import inside, make_point
+from made import Image, archive
+
+from conftest import PROGRAMS
+
+squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
+bubblewrap = pytest.mark.skipif(
+    not (shutil.which("bwrap") and os.path.exists(HOLDER)),
+    reason="bubblewrap or the holder of containers is not installed",
+)
+
+
+@pytest.fixture
+def enroot(command, tmp_path):
+    """enroot with these arguments: (exit status, output, errors)."""
+    env = {**command[1], "ENROOT_DATA_PATH": str(tmp_path / "data"), "TERM": "dumb"}
+
+    def enroot(*arguments, **more):
+        done = subprocess.run(
+            [sys.executable, "-BIS", "-Xutf8", PROGRAMS / "enroot", *map(str, arguments)],
+            env={**env, **more},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            input="",
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return enroot
+
+
+def test_paths_are_followed_as_the_container_follows_them(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    for name, target in [("abs", "/a"), ("out", "../../../a/b"), ("a/up", ".."), ("etc", "/a"), ("loop", "loop")]:
+        (tmp_path / name).symlink_to(target)
+    root = str(tmp_path)
+    assert inside(root, "/abs/b/new/x") == "/a/b/new/x"
+    assert inside(root, "/out") == "/a/b"
+    assert inside(root, "/a/up/abs/b/../../..") == "/"
+    with pytest.raises(Refused, match="links"):
+        inside(root, "/loop/x")
+    assert make_point(root, "/etc/slurmbed-test/x", folder=False) == "/a/slurmbed-test/x"
+    assert (tmp_path / "a/slurmbed-test/x").is_file()
+    assert not os.path.lexists("/etc/slurmbed-test")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/usr:/mnt", ("/usr", "/mnt", "bind")),
+        ("/usr:/mnt:ro", ("/usr", "/mnt", "ro-bind")),
+        ("/usr", ("/usr", "/usr", "bind")),
+        ("/usr /mnt none x-create=dir,bind,ro", ("/usr", "/mnt", "ro-bind")),
+        ("tmpfs:/scratch", ("tmpfs", "/scratch", "tmpfs")),
+    ],
+)
+def test_mounts(text, expected):
+    assert mount(text) == expected
+
+
+def test_a_mount_needs_an_absolute_target():
+    with pytest.raises(Refused, match="absolute"):
+        mount("/usr:mnt")
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("docker://ubuntu", "ubuntu.sqsh"),
+        ("docker://nvcr.io#nvidia/cuda:12.4-base", "nvidia+cuda+12.4-base.sqsh"),
+        ("docker-archive:/tmp/model.tar", "model.sqsh"),
+    ],
+)
+def test_the_file_of_an_import_has_enroots_name(uri, name):
+    assert file_name(reference.parse(uri)) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["start", "none", "true"], "[ERROR] No such file or directory: {data}/none\n"),
+        (["remove", "-f", "none"], "[ERROR] No such file or directory: {data}/none\n"),
+        (["export", "none"], "[ERROR] No such file or directory: {data}/none\n"),
+        (["create", "none.sqsh"], "[ERROR] No such file or directory: none.sqsh\n"),
+        (["remove", "-f", "../x"], "[ERROR] Invalid argument: ../x\n"),
+        (["import", "-o", "there.sqsh", "docker://a"], "[ERROR] File already exists: {here}/there.sqsh\n"),
+        (["exec", "4194999", "true"], "[ERROR] No such process: 4194999\n"),
+    ],
+)
+def test_errors_are_enroots(enroot, tmp_path, words, said):
+    (tmp_path / "there.sqsh").touch()
+    assert enroot(*words) == (1, "", said.format(data=tmp_path / "data", here=tmp_path))
+
+
+def test_an_import_from_docker_names_the_two_other_ways(enroot):
+    status, _, errors = enroot("import", "dockerd://debian")
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "docker://localhost:PORT#NAME" in errors
+    assert "docker save" in errors
+
+
+def test_list_and_remove(enroot, tmp_path):
+    assert enroot("list") == (0, "", "")
+    for name in ("b", "a"):
+        (tmp_path / "data" / name / "etc").mkdir(parents=True)
+    assert enroot("list") == (0, "a\nb\n", "")
+    assert enroot("remove", "a") == (0, f"Do you really want to delete {tmp_path}/data/a? [y/N] ", "")
+    assert enroot("remove", "-f", "a") == (0, "", "")
+    assert enroot("list") == (0, "b\n", "")
+
+
+def system():
+    """This machine's shell and some tools, with their libraries, as a layer."""
+    paths = set()
+    for name in ("sh", "cat", "id", "sleep", "touch", "ls"):
+        path = os.path.realpath(shutil.which(name))
+        said = subprocess.run(["ldd", path], capture_output=True, text=True, check=True, timeout=60).stdout
+        paths.update([path, *(word for word in said.split() if word.startswith("/"))])
+        paths.add(f"/bin/{name}")
+    members = []
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            members.append((path[1:], file.read(), 0o755))
+    return members
+
+
+@pytest.fixture
+def container(enroot, tmp_path):
+    """A container that is there, made by import and create."""
+    image = Image(archive(*system()), archive(("work/here", "")), config={"Env": ["OF_IMAGE=1"], "WorkingDir": "/work"})
+    image.docker_archive(tmp_path / "image.tar")
+    status, output, errors = enroot("import", f"docker-archive:{tmp_path}/image.tar")
+    assert (status, output) == (0, ""), errors
+    assert "[INFO] Creating squashfs filesystem...\n" in errors
+    assert enroot("create", "--name", "c", "image.sqsh") == (0, "", "[INFO] Extracting squashfs filesystem...\n")
+    return "c"
+
+
+@squashfs
+@bubblewrap
+def test_a_container_runs(enroot, container, tmp_path):
+    status, output, errors = enroot(
+        "start", container, "sh", "-c", "id -u; pwd; echo $OF_IMAGE $HIDDEN; exit 42", HIDDEN="x"
+    )
+    if "No permissions" in errors or "Operation not permitted" in errors:
+        pytest.skip(f"this machine makes no namespaces for users: {errors.strip()}")
+    assert (status, output, errors) == (42, f"{os.geteuid()}\n/work\n1\n", "")
+    assert enroot("start", container, "touch", "/work/x")[0] == 1, "read-only, without --rw"
+    assert enroot("start", "--rw", container, "touch", "/work/x") == (0, "", "")
+    assert enroot("start", container, "ls")[1] == "here\nx\n"
+    assert enroot("start", "image.sqsh", "ls")[1] == "here\n", "the file is as it was"
+    assert enroot("start", "--root", container, "sh", "-c", "id -u; echo $HOME")[1] == "0\n/root\n"
+    assert (
+        enroot("start", "--env", "A=b", "--env", "HIDDEN", container, "sh", "-c", "echo $A$HIDDEN", HIDDEN="x")[1]
+        == "bx\n"
+    )
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/file").write_text("shared\n")
+    mounted = f"{tmp_path}/shared:/mnt/deep"
+    assert enroot("start", "-m", mounted, container, "cat", "/mnt/deep/file")[1] == "shared\n"
+    assert enroot("start", "-m", f"{mounted}:ro", container, "touch", "/mnt/deep/x")[0] == 1
+    assert enroot("start", "image.sqsh", "sh", "-c", "kill -9 $$")[0] == -9
+    assert enroot("create", "-n", "c", "image.sqsh") == (1, "", f"[ERROR] File already exists: {tmp_path}/data/c\n")
+    assert enroot("export", "-o", "out.sqsh", container)[0] == 0
+    assert enroot("create", "-n", "d", "out.sqsh")[0] == 0
+    assert enroot("start", "d", "sh", "-c", "ls; echo $OF_IMAGE") == (0, "here\nx\n1\n", "")
+
+
+@squashfs
+@bubblewrap
+@pytest.mark.skipif(not shutil.which("ps"), reason="procps is not installed")
+def test_a_command_joins_a_container(enroot, container, command, tmp_path):
+    env = {**command[1], "ENROOT_DATA_PATH": str(tmp_path / "data")}
+    words = [sys.executable, "-BIS", PROGRAMS / "enroot", "start", container, "sh", "-c", "echo up; exec sleep 100"]
+    running = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        if running.stdout.readline() != "up\n":
+            pytest.skip("this machine makes no namespaces for users")
+        deadline = time.monotonic() + 60
+        while not (lines := [line for line in enroot("list", "-f")[1].splitlines() if "sleep 100" in line]):
+            assert time.monotonic() < deadline
+        name, pid, *_ = lines[0].split()
+        assert name == container
+        assert enroot("exec", pid, "sh", "-c", "ls /work; echo $OF_IMAGE") == (0, "here\n1\n", "")
+    finally:
+        running.kill()
+        running.communicate(timeout=60)
+
+
+@squashfs
+@bubblewrap
+@pytest.mark.skipif(not shutil.which("ps"), reason="procps is not installed")
+def test_a_signal_reaches_the_command_and_nothing_is_left(enroot, container, command, tmp_path):
+    env = {**command[1], "ENROOT_DATA_PATH": str(tmp_path / "data")}
+    script = "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"
+    words = [sys.executable, "-BIS", PROGRAMS / "enroot", "start", container, "sh", "-c", script]
+    running = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        if running.stdout.readline() != "up\n":
+            pytest.skip("this machine makes no namespaces for users")
+        running.terminate()
+        assert running.wait(60) == 7
+        deadline = time.monotonic() + 60
+        while [line for line in enroot("list", "-f")[1].splitlines()[1:] if line != container]:
+            assert time.monotonic() < deadline
+    finally:
+        running.kill()
+        running.communicate(timeout=60)
