@@ -3,7 +3,7 @@
     python3 train.py --help
     sbatch jobs/tp.sbatch --steps 500
 
-Every rank runs the same loop; what rank 0 alone does stands under `chief`.
+Every rank runs the same loop; what rank 0 alone does stands under `is_rank_0`.
 """
 
 from ranks import signals
@@ -140,13 +140,13 @@ class Run(Trainer):
     def __init__(self, config, env, device, strategy, text, batches, resumed, record):
         super().__init__(config, strategy, outline(config, len(text.symbols)), batches, device)
         self.env, self.text, self.resumed = env, text, resumed
-        self.chief = env.rank == 0  # the rank that writes
+        self.is_rank_0 = env.rank == 0  # the rank that writes
         self.interruption = signals.Interruption()
         self.first_step = resumed["step"] if resumed else 0
         if resumed:
             checkpoint.restore(resumed, self.shards, self.optimizer)
         self.folder = config.run_path()
-        if self.chief:
+        if self.is_rank_0:
             self.make_folder()
         places = {name: shard.record() for name, shard in self.shards.items()}
         agree = {"text": text.sha256, "config": dataclasses.asdict(config), "first step": self.first_step}
@@ -170,11 +170,11 @@ class Run(Trainer):
     def run(self):
         """Train; returns what `finish` needs."""
         config = self.config
-        if self.chief:
+        if self.is_rank_0:
             self.say_what_runs()
         carried = self.resumed["losses"] if self.resumed else (0.0, 0)
         saved, collectives, val_loss = self.resumed and Path(self.resumed["path"]), {}, None
-        journal = Journal(self.folder, config, self.chief, self.first_step, carried)
+        journal = Journal(self.folder, config, self.is_rank_0, self.first_step, carried)
         for step in range(self.first_step + 1, config.steps + 1):
             self.interruption.ask()
             if step == min(config.profile_step, config.steps - 1):
@@ -201,7 +201,7 @@ class Run(Trainer):
 
     def leave(self, signal, step, saved):
         """Save was done; requeue if that was asked for, and end."""
-        if self.chief:
+        if self.is_rank_0:
             failure = signals.requeue(self.env.job_id) if signal == signals.REQUEUE else ""
             print(f"{signals.NAMES[signal]} at step {step}: saved {saved}{failure and '; ' + failure}", flush=True)
         rendezvous.gather(None)  # together: srun ends the others as soon as one has left

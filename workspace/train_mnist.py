@@ -5,7 +5,7 @@ DistributedDataParallel.
     torchrun --nproc-per-node=2 train_mnist.py
     sbatch jobs/mnist.sbatch --epochs 3
 
-Every rank runs the same loop on its own images; what rank 0 alone does stands under `chief`.
+Every rank runs the same loop on its own images; what rank 0 alone does stands under `is_rank_0`.
 """
 
 import dataclasses
@@ -62,11 +62,11 @@ class Run:
 
     def __init__(self, config, env, device, digits, resumed, record):
         self.config, self.device, self.digits = config, device, digits
-        self.world_size, self.chief = env.world_size, env.rank == 0  # the rank that writes
+        self.world_size, self.is_rank_0 = env.world_size, env.rank == 0  # the rank that writes
         self.amp = choose_amp(config.amp, device.type, (config.batch_size // env.world_size, config.eval_batch_size))
         self.first_epoch = resumed["epoch"] if resumed else 0
         self.folder = config.run_path()
-        if self.chief and environment.begins(env, config):
+        if self.is_rank_0 and environment.begins(env, config):
             earlier.set_aside(self.folder)
         agree = {"data": digits.sha256(), "config": dataclasses.asdict(config), "first epoch": self.first_epoch}
         ranks = rendezvous.gather({"record": record, "amp": self.amp, **agree})
@@ -80,7 +80,7 @@ class Run:
         self.make_model(resumed)
         self.folder.mkdir(parents=True, exist_ok=True)
         first_step = self.first_epoch * len(self.train_loader)
-        self.journal = DigitsJournal(self.folder, config, self.chief, first_step, self.steps, device)
+        self.journal = DigitsJournal(self.folder, config, self.is_rank_0, first_step, self.steps, device)
 
     def make_model(self, resumed):
         config = self.config
@@ -102,16 +102,16 @@ class Run:
         return {"model": self.network, **optimiser}
 
     def run(self):
-        if self.chief:
+        if self.is_rank_0:
             checkpoint.drop_after(self.folder, self.first_epoch)
             self.say_what_runs()
         tested = None
         for epoch in range(self.first_epoch + 1, self.config.epochs + 1):
             tested = self.epoch(epoch)
-            if self.chief:
+            if self.is_rank_0:
                 checkpoint.save(self.folder, epoch, self.config, self.digits, **self.parts())
         tested = tested or self.test()  # a run that is resumed at its end only says once more how good it is
-        if self.chief:
+        if self.is_rank_0:
             self.finish(**tested)
 
     def epoch(self, epoch):

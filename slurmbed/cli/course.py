@@ -100,7 +100,7 @@ def bubble(settings: Settings) -> None:
 
 @click.command()
 @with_settings(f"nodes {MADE_WITH}")
-@click.option("--lesson", type=click.Choice([str(each) for each in grading.FILES]), required=True, help="its number")
+@click.option("--lesson", type=click.Choice(list(grading.FILES)), required=True, help="its number or name")
 def grade(settings: Settings, lesson: str) -> None:
     """Check the exercise of a lesson, a file in workspace/exercises/, on two nodes of the cluster.
 
@@ -109,7 +109,7 @@ def grade(settings: Settings, lesson: str) -> None:
     """
     cluster = prepare(settings, draws=False)
     cluster.ensure(settings.nodes or DEFAULT_NODES)
-    grading.grade(cluster, console, int(lesson))
+    grading.grade(cluster, console, lesson)
 
 
 @click.command()

@@ -9,12 +9,12 @@ from slurmbed.course.runs import Run
 from slurmbed.errors import SlurmbedError
 from slurmbed.slurm.client import failure
 
-FILES = {3: "all_reduce", 4: "sampler", 6: "column_parallel"}
-"""Number of a lesson to its file in exercises/; as in workspace/lessons/grade.py, which has the checks."""
+FILES = {"3": "all_reduce", "4": "sampler", "6": "column_parallel", "ring": "ring"}
+"""A lesson, by number or by the name of its page, to its file in exercises/; workspace/lessons/grade.py checks it."""
 LONGEST = 600  # seconds; the job's own time limit ends it earlier
 
 
-def grade(cluster: Cluster, console: Console, lesson: int) -> None:
+def grade(cluster: Cluster, console: Console, lesson: str) -> None:
     """Submit the job, wait for it, print what it found.
 
     Raises:
@@ -23,7 +23,7 @@ def grade(cluster: Cluster, console: Console, lesson: int) -> None:
     """
     require_exclusive_workspace(cluster)
     since = runs.now()
-    job_id = cluster.slurm.submit("jobs/lesson.sbatch", "grade", str(lesson))
+    job_id = cluster.slurm.submit("jobs/lesson.sbatch", "grade", lesson)
     file = cluster.workspace() / "exercises" / f"{FILES[lesson]}.py"
     console.print(f"job {job_id} checks {file}", soft_wrap=True, highlight=False)
     job = cluster.slurm.wait(job_id, LONGEST)

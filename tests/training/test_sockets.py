@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gpt.config import Config
+from lessons import ring
 from processes import spawn
 from ranks import communication, sockets
 from ranks.sockets import SMALL, Peers
@@ -53,6 +54,10 @@ def reduce_all(rank, world_size):
         share = torch.full((sizes[rank], 4), float(rank))
         found["gathered", transport] = communication.all_gather(share, sizes, "optimizer")
     communication.configure(Config(all_reduce="socket"))
+    peers, six = ring.CountingPeers(dist.group.WORLD, timeout=60), torch.arange(6.0) * (rank + 1)
+    found["lesson", "ring"] = ring.ring(peers, six)
+    found["sent by the ring"] = torch.tensor(peers.sent)
+    found["lesson", "gather"] = ring.gather_to_one(peers, six)
     pair = dist.new_group([0, world_size - 1])
     if rank in (0, world_size - 1):
         found["pair"] = communication.all_reduce(torch.tensor(rank + 1.0), "forward", group=pair)
@@ -108,6 +113,14 @@ def test_torch_sums_in_the_precision_on_the_network(ranks):
 def test_a_group_sums_over_its_ranks_alone(ranks):
     last = len(ranks)
     assert ranks[0]["pair"] == ranks[-1]["pair"] == 1 + last
+
+
+def test_the_ways_of_the_lesson_sum_and_a_ring_sends_what_the_page_says(ranks):
+    size = len(ranks)
+    for rank in ranks:
+        for way in ("ring", "gather"):
+            assert torch.equal(rank["lesson", way], torch.arange(6.0) * (size * (size + 1) / 2)), way
+        assert rank["sent by the ring"] == 2 * (size - 1) * 6 * 4 / size
 
 
 STRANGERS = (b"", b"\0\0\0\1", b"\0\0\0\1" + bytes(16))  # rank 1, they say, and know no token

@@ -27,19 +27,21 @@ class Config:
     parallel: str = knob(
         "none", "; ".join(f"{name}: {meaning}" for name, meaning in STRATEGIES.items()), tuple(STRATEGIES)
     )
-    tp_size: int = knob(2, "hybrid: ranks that share one model; the others are its copies")
+    tp_size: int = knob(2, "hybrid: ranks that share one model; the others hold copies of it")
     sequence_parallel: str = knob(
-        "off", "tp-dtensor: on: norms and the residual stream are cut along the sequence", ("off", "on")
+        "off", "tp-dtensor: on: norms and the residual stream are sharded along the sequence", ("off", "on")
     )
-    accumulate: int = knob(1, "pieces that a rank works through, one after another, before an optimiser step")
-    microbatches: int = knob(4, "pp: pieces of a batch that are under way in the pipeline")
-    bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients that travel together")
+    accumulate: int = knob(
+        1, "gradient accumulation: pieces of its batch that a rank computes one after another before an optimiser step"
+    )
+    microbatches: int = knob(4, "pp: pieces of the batch, which are in the pipeline at the same time")
+    bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients in one all-reduce")
     all_reduce: str = knob(
         "backend",
-        "backend: torch sums, over gloo or nccl; socket: on CPUs tp, ddp and hybrid sum by ranks/sockets.py",
+        "backend: gloo or nccl; socket: ranks/sockets.py, for tp, ddp and hybrid on CPUs",
         ("backend", "socket"),
     )
-    wire: str = knob("float32", "tp, ddp, hybrid: precision of what travels in every step", ("float32", "bfloat16"))
+    wire: str = knob("float32", "tp, ddp, hybrid: precision on the network", ("float32", "bfloat16"))
 
     # The model, and how it is trained: width and context are nanoGPT's for a CPU.
     recipe: str = knob(

@@ -7,8 +7,10 @@ import argparse
 import copy
 import importlib.util
 import os
+import socket
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +22,7 @@ from ranks import environment, rendezvous
 
 COLLECTIVES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast")
 TIMEOUT = 30  # seconds for a message that does not come
+STUCK = 10  # seconds for bytes that do not move in a ring of threads
 
 
 def all_reduce(exercise):
@@ -96,7 +99,54 @@ def column_parallel(exercise):
     ]
 
 
-EXERCISES = {3: all_reduce, 4: sampler, 6: column_parallel}
+def ring(exercise):
+    """The same for exercises/ring.py: on each rank a ring of threads, which knows nothing of the job's ranks."""
+    checks = []
+    for ranks, n in ((2, 10), (3, 7), (4, 1 << 20)):
+        given = [torch.arange(n, dtype=torch.float32) + 10 * rank for rank in range(ranks)]
+        found, sent = in_a_ring(exercise.all_reduce, given)
+        least = sum(part.nbytes for part in given[0].tensor_split(ranks)) * 2 * (ranks - 1)
+        right = all(torch.equal(each, sum(given)) for each in found)
+        checks.append((f"{ranks} ranks, {n:,} numbers: the sum is in the tensor, on every rank", right))
+    return [*checks, ("together they send 2 (R - 1) times the tensor, no more", sum(sent) <= least)]
+
+
+class CountingSocket(socket.socket):
+    """A socket that counts what it sends, and whose waits end."""
+
+    def __init__(self, end):
+        super().__init__(fileno=end.detach())
+        self.settimeout(STUCK)
+        self.sent = 0  # bytes
+
+    def sendall(self, data):
+        super().sendall(data)
+        self.sent += memoryview(data).nbytes
+
+    def send(self, data):
+        count = super().send(data)
+        self.sent += count
+        return count
+
+
+def in_a_ring(all_reduce, given):
+    """What each rank's tensor is after all_reduce, and the bytes that it has sent. An error of any rank is raised."""
+    found, ranks = [tensor.clone() for tensor in given], len(given)
+    pairs = [[CountingSocket(end) for end in socket.socketpair()] for _ in given]  # of rank and rank + 1
+    with ThreadPoolExecutor(ranks) as threads:
+        works = [
+            threads.submit(all_reduce, found[rank], rank, ranks, pairs[rank - 1][1], pairs[rank][0])
+            for rank in range(ranks)
+        ]
+    for pair in pairs:
+        for end in pair:
+            end.close()
+    for work in works:
+        work.result()
+    return found, [right.sent + left.sent for (right, _), (_, left) in zip(pairs, pairs[-1:] + pairs[:-1], strict=True)]
+
+
+EXERCISES = {"3": all_reduce, "4": sampler, "6": column_parallel, "ring": ring}
 
 
 def grade(lesson, folder):
@@ -111,7 +161,7 @@ def grade(lesson, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("lesson", type=int, choices=EXERCISES)
+    parser.add_argument("lesson", choices=EXERCISES)
     parser.add_argument("--folder", default="exercises", help="where the file is that was written")
     options = parser.parse_args()
     try:

@@ -110,14 +110,23 @@ class Peers:
         own = outgoing[self.rank]
         incoming = [own.new_empty(len(own) if sizes is None else sizes[peer]) for peer in range(self.size)]
         incoming[self.rank] = own
-        to_send = {peer: view for peer in self.sockets if (view := as_bytes(outgoing[peer]))}
-        to_receive = {peer: view for peer in self.sockets if (view := as_bytes(incoming[peer]))}
+        self.move(
+            {peer: as_bytes(outgoing[peer]) for peer in self.sockets},
+            {peer: as_bytes(incoming[peer]) for peer in self.sockets},
+        )
+        return incoming
+
+    def move(self, to_send, to_receive):
+        """Send bytes and fill others with what comes, all at once: memoryviews of bytes by rank. Errors as `exchange`.
+
+        Sending first and receiving then would not end: once the buffers on the way are full, each waits for the other.
+        """
+        to_send, to_receive = ({peer: view for peer, view in each.items() if view} for each in (to_send, to_receive))
         while to_send or to_receive:
             moved = sum([self.send(to_send, peer) for peer in list(to_send)])
             moved += sum([self.receive(to_receive, peer) for peer in list(to_receive)])
             if not moved:
                 self.wait(to_send, to_receive)
-        return incoming
 
     def send(self, to_send, peer):
         """Send what fits into the connection now; how many bytes that was."""

@@ -12,7 +12,7 @@ from slurmbed.course.grade import FILES
 def test_the_exercises_are_those_of_the_workspace():
     program = (WORKSPACE / "lessons" / "grade.py").read_text()
     listed = re.search(r"^EXERCISES = \{(.*)\}", program, re.MULTILINE)[1]
-    assert ", ".join(f"{lesson}: {name}" for lesson, name in FILES.items()) == listed
+    assert ", ".join(f'"{lesson}": {name}' for lesson, name in FILES.items()) == listed
     assert {path.stem for path in (WORKSPACE / "exercises").glob("*.py")} == set(FILES.values())
 
 
