@@ -10,7 +10,7 @@ from harness import engine
 WORKSPACE = Path(__file__).parents[2] / "workspace"
 PAGE = WORKSPACE / "README.md"
 # The lessons with pages of their own, workspace/lessons/NAME.md, by the cluster that they need.
-ON_TWO_NODES = ("arithmetic", "fsdp", "ring", "scaling", "torchrun")
+ON_TWO_NODES = ("arithmetic", "fast", "fsdp", "ring", "scaling", "torchrun")
 ON_CAMPUS = ("slurm", "gpus")
 LIMIT = 400  # seconds for a lesson
 

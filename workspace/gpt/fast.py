@@ -37,15 +37,27 @@ class Block(nn.Module):
         self.register_buffer("angles", rotary_angles(config.block_size, self.head_channels), persistent=False)
 
     def forward(self, x):
+        return x + self.outward(torch.cat(self.inside(x), dim=-1).flatten(2))  # [B, T, H, 5 D] -> [B, T, C]
+
+    def inside(self, x):
+        """Attention [B, T, H, D], and beside it the MLP's channels [B, T, H, 4 D]."""
         B, T, _ = x.shape
         D = self.head_channels
         heads = self.inward(self.norm(x)).unflatten(-1, (-1, 7 * D))  # [B, T, H, 7 D]
         q_and_k, v, mlp = heads.split((2 * D, D, 4 * D), dim=-1)
         q_and_k = q_and_k.view(B, T, heads.shape[2], 2, D).permute(3, 0, 2, 1, 4)  # [2, B, H, T, D]
-        q, k = rotate(F.layer_norm(q_and_k, (D,)), self.angles[:T])  # 2 of [B, H, T, D]
+        q, k = rotate(same_length(q_and_k), self.angles[:T])  # 2 of [B, H, T, D]
         y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True, scale=SHARPNESS)  # [B, H, T, D]
-        both = torch.cat((y.transpose(1, 2), F.gelu(mlp, approximate="tanh")), dim=-1)  # [B, T, H, 5 D]
-        return x + self.outward(both.flatten(2))  # [B, T, H 5 D] -> [B, T, C]
+        return y.transpose(1, 2), F.gelu(mlp, approximate="tanh")
+
+
+def same_length(x):
+    """QK-norm: each vector [..., D] without its mean, and of length sqrt(D).
+
+    Source: Henry et al. 2020, https://arxiv.org/abs/2010.04245, with LayerNorm as in Dehghani et al. 2023,
+    https://arxiv.org/abs/2302.05442.
+    """
+    return F.layer_norm(x, x.shape[-1:])
 
 
 def rotary_angles(positions, head_channels):
