@@ -1,4 +1,7 @@
-"""The classic mistakes of launch scripts: each ends in a failure that says what is wrong, and never in a pass."""
+"""The classic mistakes of launch scripts: each ends in a failure that says what is wrong, and never in a pass.
+
+Those with the mark `matrix` end in errors that tests/training/test_rendezvous.py shows too, without Slurm.
+"""
 
 import pytest
 
@@ -44,12 +47,14 @@ def test_ranks_that_were_counted_on_the_batch_host(fail):
     assert "was the node's number expanded in the batch script" in log
 
 
+@pytest.mark.matrix
 def test_a_master_address_that_is_each_nodes_own(fail):
     log = fail(*ONE_EACH, "--wrap", f"export MASTER_ADDR=localhost MASTER_PORT=20999; srun {SUM} --timeout 20")
     assert "found nobody at localhost:20999 within 20 s" in log
     assert "MASTER_ADDR must be the name of the node that has rank 0" in log
 
 
+@pytest.mark.matrix
 def test_a_port_that_another_job_has_taken(slurm_submit, fail):
     meet = FIRST_NODE + "export MASTER_PORT=20998; "
     size = (*ONE_EACH, "--nodelist=node-[1-2]")
@@ -61,6 +66,7 @@ def test_a_port_that_another_job_has_taken(slurm_submit, fail):
     assert "a port that another job has taken?" in second
 
 
+@pytest.mark.matrix
 def test_a_world_size_that_is_more_than_there_are(fail):
     log = fail(*ONE_EACH, "--wrap", MEET + f"srun sh -c '{RANKS} WORLD_SIZE=4 {SUM} --timeout 20'")
     assert "of 4 ranks these did not come within 20 s: 2, 3. There are, by node: node-1: 0; node-2: 1" in log

@@ -1,7 +1,8 @@
 """Every launcher of workspace/launchers: each rank once, on the node where Slurm says; the same losses under all.
 
-`make test` trains under each launcher at one size: on four nodes once for each way to start ranks, else on two. The
-rest, every launcher at every size, has the mark `matrix`: `make test-launchers` runs that too.
+`make test` trains on four nodes under one launcher for each way to start ranks. Under the others the ranks of two nodes
+sum, here or in other files that are named below. The rest, every launcher at every size, has the mark `matrix`:
+`make test-launchers` runs that too.
 """
 
 import pytest
@@ -19,7 +20,9 @@ NOT_ENDED_AT_ONCE = ("ray", "multiprocessing", "submitit", "hydra", "deepspeed-s
 FOUND_BY = {"srun": "srun", "pmix": "srun", "fabric": "srun", "mpirun": "mpirun"}  # whose variables; else torchrun's
 BY_DEFAULT = {
     (2, 1): (),
-    (2, 2): ("pmix", "mpirun"),  # with torch's MPI
+    # With torch's MPI, and with groups of the launchers' own. deepspeed-srun is in test_mpi_and_deepspeed.py, hydra in
+    # test_submitit.py, torchrun-elastic in test_elastic.py, multiprocessing in test_make_launchers.py.
+    (2, 2): ("pmix", "mpirun", "fabric", "accelerate"),
     (2, 8): ("srun",),  # torchrun's 16 ranks train on digits, in test_torchrun.py
     (4, 2): (),
 }
@@ -90,7 +93,7 @@ def loss_by_srun(pod_of_all, program) -> float:
     return launchers.train(pod_of_all, LAUNCHERS["srun"], 4, 1, program)
 
 
-@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "srun"])
+@pytest.mark.parametrize("name", [case(name, default=name in MECHANISMS) for name in LAUNCHERS if name != "srun"])
 def test_the_losses_are_the_same_under_all_and_every_rank_is_where_slurm_says(
     slurm_cluster, pod_workspace, name, program, loss_by_srun
 ):
