@@ -44,23 +44,23 @@ def test_an_unknown_strategy_is_refused_before_a_job(slurm_cluster):
     assert "choose from none, ddp, tp" in done.stderr
 
 
-def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(slurm_cluster, workspace, two_nodes):
-    """Each job's placement is proved before it counts: two nodes, and four for hybrid, to which the cluster grows.
+def test_compare_runs_strategies_on_nodes_of_their_own_to_the_same_loss(slurm_cluster, workspace):
+    """Each job's placement is proved before it counts.
 
     The strategies that are left out are compared with none by the lessons.
     """
-    done = make("compare", f"NAME={NAME}", "STEPS=6", "STRATEGIES=none,pp,hybrid", f"TEXT={workspace / TEXT}")
+    done = make("compare", f"NAME={NAME}", "STEPS=6", "STRATEGIES=none,pp", f"TEXT={workspace / TEXT}")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.split("the same batches by every strategy")[1].splitlines()]
-    table = {row[0]: row[1:] for row in rows if row and row[0] in ("none", "pp", "hybrid")}
-    assert list(table) == ["none", "pp", "hybrid"]
+    table = {row[0]: row[1:] for row in rows if row and row[0] in ("none", "pp")}
+    assert list(table) == ["none", "pp"]
     for name, (ranks, nodes, *_, difference) in table.items():
-        assert ranks == nodes == {"none": "1", "hybrid": "4"}.get(name, "2")
+        assert ranks == nodes == {"none": "1", "pp": "2"}[name]
         assert name == "none" or abs(float(difference)) < 1e-3, f"{name} does not train the model that none does"
     report = done.stdout.split("report: ")[1].strip()
     assert "/runs/compare-" in report
     written = Path(report).read_text()
-    assert "hybrid" in written
+    assert "STRATEGIES=none,pp" in written
     assert written.count("base64,") == len(table) + 2, "losses, a timeline of each, shard maps"
 
 

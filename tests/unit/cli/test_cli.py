@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dev.__main__ import COMMANDS as DEV_COMMANDS
+from slurmbed.cli import course
 from slurmbed.cli import main as cli
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.images import digest
@@ -257,3 +259,13 @@ def test_make_passes_words_on_as_they_were_typed(tmp_path, word):
     argv = ["make", "--silent", "up", word]
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines() == ["up", word], done.stderr
+
+
+def test_compare_wants_the_nodes_of_its_largest_strategy(monkeypatch):
+    happened = []
+    there = SimpleNamespace(workspace=lambda: ROOT / "workspace", ensure=happened.append)
+    monkeypatch.setattr(course, "prepare", lambda settings: there)
+    monkeypatch.setattr(course.comparison, "compare", lambda cluster, console, nodes, asked: happened.append(nodes))
+    with suppress(SystemExit):
+        call("compare", "STRATEGIES=none,hybrid,pp")
+    assert happened == [4, {"none": 1, "hybrid": 4, "pp": 2}]
