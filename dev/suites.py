@@ -42,7 +42,7 @@ CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),
     "newest": ("tests/cluster", "-m", "newest"),
     "smoke": ("tests/cluster", "-m", "smoke"),
-    "launchers": ("tests/cluster/launchers", *SIDE_BY_SIDE),
+    "launchers": ("tests/cluster/launchers", str(ROOT / "tests" / "cluster" / "test_survive.py"), *SIDE_BY_SIDE),
     "clients": ("tests/cluster/clients",),
     "versions": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client", "-k", " or ".join(CORE)),
 }
@@ -99,7 +99,7 @@ def alone(words: Sequence[str]) -> int:
 
 @click.command("test-launchers")
 def test_launchers() -> None:
-    """Run the tests of launchers, with those of the matrix: every launcher at every size."""
+    """Run the tests with cases of the matrix: every launcher at every size, and trainings that are interrupted."""
     say("---- launchers ----")
     sys.exit(run(command("launchers"), timeout=LIMIT, capture=False).returncode)
 

@@ -114,9 +114,9 @@ def nothing_to_tell(cluster) -> None:
         raise Pending(f"messages to be sent, and being sent: {counts}")
 
 
-@pytest.mark.parametrize("node", ["node-2", "node-1"])
+@pytest.mark.parametrize("node", ["node-2", pytest.param("node-1", marks=pytest.mark.matrix)])
 def test_a_node_that_dies_requeues_and_resumes(slurm_cluster, slurm, slurm_faults, straight, node):
-    """node-1 has the batch script and rank 0."""
+    """node-1 has the batch script and rank 0. In test_life.py a job is queued again that has lost that node."""
     job = Training(slurm_cluster)
     job.wait_for_step(75)
     slurm_faults.kill(node)
