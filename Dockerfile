@@ -42,6 +42,12 @@ COPY --chmod=755 scripts/seed /usr/local/bin/
 RUN seed
 
 FROM control-packages AS control
+# For `up --containers`; its volume is the user's nobody.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy docker-registry \
+ && install -d -o nobody -g nogroup /var/lib/registry
 COPY --from=seed --chown=slurm: /seed/state /var/lib/slurm/slurmctld
 RUN sed -i 's/^hosts:.*/hosts: dns files/' /etc/nsswitch.conf # see slurmctld in docker-compose.yml
 COPY configs/ /
@@ -74,6 +80,16 @@ COPY scripts/own-cpus.c scripts/without-namespaces.c /
 RUN for name in own-cpus without-namespaces; do \
       gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o "/$name.so" "/$name.c"; \
     done
+
+# Slurm's plugin for containers in jobs.
+FROM preloaded AS plugin
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qy libslurm-dev
+COPY scripts/container.c scripts/container-holder.c /
+RUN gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o /container.so /container.c \
+ && gcc -static -O2 -Wall -Wextra -Werror -o /container-holder /container-holder.c
 
 # The flavors of the node, each on the one before it: FLAVORS in slurmbed/cluster/settings.py.
 FROM base AS node-slim
@@ -149,10 +165,21 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 FROM node-${FLAVOR} AS node
 COPY --chmod=755 scripts/module-files /usr/local/bin/
 RUN if command -v gcc; then module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc; fi
+# What runs containers in jobs. Without the seccomp profile of `up --containers` it may do nothing.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy bubblewrap crun squashfs-tools
 COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
+COPY --from=plugin /container.so /usr/local/lib/
+COPY --from=plugin /container-holder /usr/local/libexec/
+COPY --chmod=755 scripts/containers/ /usr/local/lib/containers/
 COPY configs/ /
 COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/
 COPY --chmod=755 scripts/entrypoint scripts/job-here scripts/seff scripts/sgather scripts/wait-ready /usr/local/bin/
 # Debian has no `python` of its own; programs like slurm-sdk call it.
-RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && ln -s /usr/bin/python3 /usr/local/bin/python && entrypoint prepare_image
+RUN rm -f /etc/apt/apt.conf.d/99mmdebstrap && ln -s /usr/bin/python3 /usr/local/bin/python \
+ && python3 -m compileall -q /usr/local/lib/containers \
+ && for name in container-image container-start enroot; do ln -s /usr/local/lib/containers/$name /usr/local/bin/; done \
+ && echo 'optional /usr/local/lib/container.so' >/etc/slurm/plugstack.conf.d/container.conf \
+ && entrypoint prepare_image
 ENTRYPOINT ["entrypoint"]

@@ -22,7 +22,7 @@ help: ## print this
 #:         [GPUS=8|h100:8]                       for each node, of the host or else emulated
 #:         [CONFIG=clusters/campus.yaml]         or all this, partitions, QOS and accounts from a file
 #:         [SLURM=24.11] [FLAVOR=full] [TORCH=debian] [NVIDIA_SMI=1] [CGROUPS=0] [SSH_PORT=..] [WORKSPACE=dir]
-#:         [REST=1] [RETAIN=1] [ADOPT=1] [TIMELINE=1]
+#:         [REST=1] [CONTAINERS=1] [RETAIN=1] [ADOPT=1] [TIMELINE=1]
 #: make status                                   nodes and jobs
 #: make shell [USER=alice]                       a shell on the login node
 #: make logs [SERVICE=slurmctld] [FOLLOW=1]      what the daemons say

@@ -10,7 +10,9 @@ import click
 
 from slurmbed.cli.console import console
 from slurmbed.cluster.host import Host, ca_bundle, job_uid
+from slurmbed.cluster.namespaces import refusal, remedy
 from slurmbed.cluster.settings import DEFAULT_FLAVOR
+from slurmbed.cluster.transfer import sizes
 from slurmbed.engine.client import Engine, EngineInfo
 from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
@@ -44,6 +46,16 @@ def describe_gpus(host: Host) -> str:
         return f"GPUs for nodes: {error.reason}"
 
 
+def containers() -> str:
+    found = Engine()
+    made = sorted(name for name in sizes(found) if name.startswith("slurmbed-node:"))
+    if not made:
+        return "containers in jobs: not tried, as no image is built yet"
+    if reason := refusal(made[0], Host.of(found.info).apparmor):  # a cluster needs none
+        return f"containers in jobs: CONTAINERS=1 does not work here: {reason}; {remedy()}"
+    return "containers in jobs: CONTAINERS=1 works here"
+
+
 def ids() -> str:
     uid = job_uid(default_workspace(), Engine().info.maps_users)
     return f"jobs run as uid {uid}; CA bundle for builds: {ca_bundle()}"
@@ -74,7 +86,7 @@ def notes(info: EngineInfo, environment: Mapping[str, str], workspace: Path) -> 
             yield "the engine pulls without a proxy; to give it one: https://docs.docker.com/engine/daemon/proxy/"
 
 
-CHECKS: tuple[Callable[[], str], ...] = (engine, compose, resources, graphics, ids)
+CHECKS: tuple[Callable[[], str], ...] = (engine, compose, resources, graphics, containers, ids)
 
 
 def unusual() -> list[str]:

@@ -16,7 +16,7 @@ from slurmbed.errors import UsageError
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH} gpus config rest ssh_port workspace mount")
+@with_settings(f"nodes {MADE_WITH} gpus config rest containers ssh_port workspace mount")
 @click.option("--timeline", is_flag=True, help="print where the time went")
 def up(settings: Settings, timeline: bool) -> None:
     """Start the cluster and wait until it is ready.
@@ -34,6 +34,8 @@ def up(settings: Settings, timeline: bool) -> None:
     jobs = "submit jobs: make train" if project.IS_CLONE else 'submit jobs: eval "$(slurmbed env)"; sbatch'
     shell = f"a shell: {project.COMMAND} shell"
     console.print(f"{jobs} | {shell} | ssh: ssh -p {port} {cluster.user}@127.0.0.1", highlight=False, soft_wrap=True)
+    if registry := cluster.choices().registry_port:
+        console.print(f"images for srun --container-image: docker push localhost:{registry}/NAME", highlight=False)
     if timeline:
         show_timeline(cluster.timeline)
 

@@ -16,6 +16,7 @@ FLAGS = {
     "nvidia_smi": "--nvidia-smi/--no-nvidia-smi",
     "cgroups": "--cgroups/--no-cgroups",
     "rest": "--rest/--no-rest",
+    "containers": "--containers/--no-containers",
     "retain": "--retain",
     "adopt": "--adopt",
 }

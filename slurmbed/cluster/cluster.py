@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from slurmbed.cluster import elastic, images, transfer
+from slurmbed.cluster import elastic, images, namespaces, transfer
 from slurmbed.cluster.export import export
 from slurmbed.cluster.farewell import say_goodbye
 from slurmbed.cluster.host import Host, check_port, gpu_names
@@ -73,6 +73,9 @@ class Cluster:
                 plan = self.plan()
             with self.step("build images"):
                 self.build(plan.choices, transfer.registry_of_environment())
+            if plan.choices.containers and not plan.is_met_by(self.snapshot):
+                with self.step("containers in jobs"):
+                    namespaces.check(images.image("node", plan.choices), plan.apparmor)
             return self.bring_up(plan)
 
     def scale(self) -> list[Node]:

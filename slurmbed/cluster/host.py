@@ -7,6 +7,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Host:
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
         maps_users: whether users in containers are others on the host.
         selinux: whether containers may use only what has their label.
+        apparmor: whether a profile of AppArmor holds containers.
         no_cgroups: why Slurm can make no cgroups in containers; empty if it can.
         cpu_numbers: by which the engine knows its CPUs; empty if containers cannot be given CPUs of their own.
     """
@@ -43,6 +45,7 @@ class Host:
     has_nvidia_runtime: bool = False
     maps_users: bool = False
     selinux: bool = False
+    apparmor: bool = False
     no_cgroups: str = "unknown"
     cpu_numbers: tuple[int, ...] = ()
 
@@ -57,6 +60,7 @@ class Host:
             has_nvidia_runtime="nvidia" in info.runtimes,
             maps_users=info.maps_users,
             selinux="selinux" in info.security,
+            apparmor="apparmor" in info.security,
             no_cgroups=no_cgroups(info),
             cpu_numbers=cpu_numbers(info.cpus) if info.assigns_cpus else (),
         )
@@ -81,6 +85,16 @@ class Host:
                 "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
             )
         return names
+
+    def free_port(self, wanted: int) -> int:
+        """That port of 127.0.0.1, or another one if it is taken."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for port in (wanted, 0):
+                with suppress(OSError):
+                    probe.bind(("127.0.0.1", port))
+                    break
+            return probe.getsockname()[1]
 
     def check_cgroups(self) -> None:
         """UsageError where containers may not make cgroups."""

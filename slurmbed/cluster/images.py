@@ -8,7 +8,7 @@ from pathlib import Path
 from slurmbed.cluster.host import ca_bundle
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices
 from slurmbed.engine.compose import Compose
-from slurmbed.engine.overlay import CHOICES_LABEL
+from slurmbed.engine.overlay import CHOICES_LABEL, REGISTRY, REST
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.process import run
 from slurmbed.project import ROOT
@@ -37,7 +37,12 @@ def inputs(root: Path) -> Iterator[Path]:
     lines = (root / ".dockerignore").read_text().splitlines()
     for name in sorted(line[1:] for line in lines if line.startswith("!")):
         path = root / name
-        yield from sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        yield from sorted(filter(is_input, path.rglob("*"))) if path.is_dir() else [path]
+
+
+def is_input(path: Path) -> bool:
+    """Whether a path below one that .dockerignore names is part of the context: bytecode is not."""
+    return path.is_file() and "__pycache__" not in path.parts
 
 
 def tag(choices: Choices) -> str:
@@ -72,7 +77,9 @@ def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) 
 
 
 def kind_of(service: str) -> str:
-    return {"db": "db", "slurmdbd": "control", "slurmctld": "control", "slurmrestd": "control"}.get(service, "node")
+    if service == "db":
+        return "db"
+    return "control" if service in ("slurmdbd", "slurmctld", REST, REGISTRY) else "node"
 
 
 def build(choices: Choices, first: bool, say: Callable[[str], None], install: Callable[[], None]) -> None:

@@ -13,13 +13,16 @@ import yaml
 from slurmbed.cluster import images
 from slurmbed.cluster.host import Host, caller, job_uid
 from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
-from slurmbed.engine.overlay import CHOICES_LABEL, REST, SERVICES, SPEC_LABEL, overlay, with_arguments
+from slurmbed.engine.overlay import CHOICES_LABEL, REGISTRY, REST, SERVICES, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
 from slurmbed.project import BASE_FILE, COMMAND
 from slurmbed.spec.model import USERS, ClusterSpec, User
 from slurmbed.spec.slices import Slice, plain_slices, slices_of_spec, with_own_cpus
 
+KEPT = ("slurm", "flavor", "torch", "nvidia_smi", "cgroups", "rest", "containers", "ssh_port", "workspace", "mount")
+"""Settings that are choices, once for all containers."""
+REGISTRY_PORT = 5000  # of 127.0.0.1, if it is free
 FILE_LABEL = "org.slurmbed.file"  # digest of what docker-compose.yml says
 
 
@@ -29,7 +32,7 @@ class Plan:
 
     Args:
         exists: containers or volumes of it are there.
-        maps_users, selinux: as the engine's ``Host``.
+        maps_users, selinux, apparmor: as the engine's ``Host``.
     """
 
     choices: Choices
@@ -38,6 +41,7 @@ class Plan:
     exists: bool
     maps_users: bool = False
     selinux: bool = False
+    apparmor: bool = False
 
     @property
     def lasting(self) -> int:
@@ -47,7 +51,8 @@ class Plan:
     @property
     def services(self) -> tuple[str, ...]:
         """All but the nodes."""
-        return (*SERVICES, *([REST] if self.choices.rest else []))
+        added = {REST: self.choices.rest, REGISTRY: self.choices.containers}
+        return (*SERVICES, *(name for name, is_wanted in added.items() if is_wanted))
 
     @property
     def users(self) -> Sequence[User]:
@@ -78,6 +83,8 @@ class Plan:
             selinux=self.selinux,
             cgroups=self.choices.cgroups,
             rest=self.choices.rest,
+            registry_port=self.choices.registry_port,
+            apparmor=self.apparmor,
         )
         return with_arguments(made)
 
@@ -92,7 +99,8 @@ class Plan:
             "SLURMBED_SSH_PORT": str(self.choices.ssh_port or ""),
             "SLURMBED_WORKSPACE": str(self.choices.workspace),
             "SLURMBED_KEEP_OWNER": "1" if self.maps_users else "",
-            "COMPOSE_PROFILES": "rest" if self.choices.rest else "",
+            "SLURMBED_REGISTRY_PORT": str(self.choices.registry_port or ""),
+            "COMPOSE_PROFILES": ",".join(name for name in ("rest", "containers") if getattr(self.choices, name)),
         }
 
     def is_met_by(self, snapshot: Snapshot) -> bool:
@@ -103,6 +111,7 @@ class Plan:
             snapshot.slices == dict(enumerate(self.slices, start=1))
             and snapshot.is_running
             and (REST in snapshot.services) == self.choices.rest
+            and (REGISTRY in snapshot.services) == self.choices.containers
             and all(each.is_running for each in made if each not in snapshot.elastic_nodes)
             and all(each.image_id in wanted for each in made)
             and all(each.labels.get(key) == text for each in made for key, text in self.labels.items())
@@ -141,6 +150,7 @@ def make_plan(
         exists=snapshot.exists,
         maps_users=host.maps_users,
         selinux=host.selinux,
+        apparmor=host.apparmor,
     )
     refuse_homes(plan)
     return plan
@@ -199,17 +209,14 @@ def choose(settings: Settings, snapshot: Snapshot, host: Host, keep_images: bool
     if chosen.cgroups:
         host.check_cgroups()
     uid = now.job_uid or job_uid(Path(chosen.workspace), host.maps_users)
-    made = {"job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
+    port = (now.registry_port or host.free_port(REGISTRY_PORT)) if chosen.containers else None
+    made = {"registry_port": port, "job_uid": uid, "owner": now.owner or caller(), "digest": images.digest()}
     return chosen.model_copy(update=made | ({"digest": now.digest} if keep_images and now.digest else {}))
 
 
 def with_asked(now: Choices, settings: Settings) -> Choices:
     """Choices with what the user asks for. UsageError for torch in a flavor that has none."""
-    asked = {
-        key: value
-        for key in ("slurm", "flavor", "torch", "nvidia_smi", "cgroups", "rest", "ssh_port", "workspace", "mount")
-        if (value := getattr(settings, key)) is not None
-    }
+    asked = {key: value for key in KEPT if (value := getattr(settings, key)) is not None}
     chosen = now.model_copy(update=asked)
     if settings.torch and not chosen.has_torch:
         raise UsageError(f"TORCH={settings.torch}: the flavor slim has no torch", "--flavor torch, or --flavor full")

@@ -67,7 +67,7 @@ def folder(value: Path) -> Path:
 
 TAKEN = re.compile(
     r"/|/(bin|boot|dev|etc|keys|lib\w*|proc|run|sbin|scratch|sys|usr|workspace|home/alice|home/bob|opt/launchers)(/.*)?"
-    r"|/(home|opt|root|tmp|var|var/lib)|/var/lib/(mysql|slurm)(/.*)?"
+    r"|/(home|opt|root|tmp|var|var/lib)|/var/lib/(container-images|mysql|slurm)(/.*)?"
 )
 """Folders of the containers that no folder of the host may cover."""
 
@@ -142,6 +142,9 @@ class Settings(BaseModel):
         default=None, description="Slurm's cgroup plugin, where the engine lets it [default: no-cgroups]"
     )
     rest: bool | None = Field(default=None, description="slurmrestd, for `slurmbed token` [default: no-rest]")
+    containers: bool | None = Field(
+        default=None, description="containers in jobs, and a registry for their images [default: no-containers]"
+    )
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
         default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
@@ -189,6 +192,9 @@ class Choices(BaseModel):
     nvidia_smi: bool = True
     cgroups: bool = False
     rest: bool = False
+    containers: bool = False
+    registry_port: int | None = None
+    """Of the registry on 127.0.0.1; None until there is one."""
     ssh_port: int | None = None
     workspace: Path = Field(default_factory=default_workspace)
     mount: tuple[Path, ...] = ()

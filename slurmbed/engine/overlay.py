@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from slurmbed.project import BASE_FILE
+from slurmbed.project import BASE_FILE, ROOT
 from slurmbed.spec import slurm_conf
 from slurmbed.spec.gpus import Gpus
 from slurmbed.spec.model import ClusterSpec
@@ -18,11 +18,14 @@ SPEC_LABEL = "org.slurmbed.spec"  # the configuration file that it was made with
 SLICE_LABEL = "org.slurmbed.slice"  # of a node, as JSON
 SERVICES = ("db", "slurmdbd", "slurmctld", "login")
 REST = "slurmrestd"  # the service and, in docker-compose.yml, the profile "rest" that it needs
-WITHOUT_CONF = ("db", "slurmdbd", REST)
+REGISTRY = "registry"  # the service, of the profile "containers"
+WITHOUT_CONF = ("db", "slurmdbd", REST, REGISTRY)
 """Services that no line of slurm.conf of a configuration file concerns."""
 DAEMONS = (*WITHOUT_CONF, "slurmctld")
 """Services that no user's process runs in, so that they see no folder of the host."""
 NODES_IN_BASE_FILE = 2
+SECCOMP = ROOT / "scripts" / "containers.seccomp.json"
+"""The calls of the kernel that no node of a cluster with containers in jobs has."""
 BINDS = "SYS_NICE"  # of nodes with CPUs of their own: slurmstepd binds users' processes to theirs
 
 
@@ -34,6 +37,8 @@ def overlay(
     selinux: bool = False,
     cgroups: bool = False,
     rest: bool = False,
+    registry_port: int | None = None,
+    apparmor: bool = False,
 ) -> dict:
     """The overlay.
 
@@ -43,9 +48,12 @@ def overlay(
         selinux: containers may use what has their label alone.
         cgroups: Slurm makes cgroups in those of the nodes.
         rest: with slurmrestd, whose socket the login node sees.
+        registry_port: jobs run in containers, and the registry with their images has this port of the host.
+        apparmor: the engine's profile of it refuses mounts.
     """
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
-    services: dict[str, dict] = {name: {} for name in (*SERVICES, *([REST] if rest else []))}
+    added = [*([REST] if rest else []), *([REGISTRY] if registry_port else [])]
+    services: dict[str, dict] = {name: {} for name in (*SERVICES, *added)}
     for number, part in enumerate(slices, start=1):
         services[f"node-{number}"] = node_service(number, slices[:number])
         services[f"node-{number}"]["labels"] = verbatim({SLICE_LABEL: part.model_dump_json(exclude_defaults=True)})
@@ -65,6 +73,8 @@ def overlay(
     if rest:
         socket = {"type": "volume", "source": "rest", "target": "/run/slurmrestd", "read_only": True}
         services["login"]["volumes"] = [*services["login"].get("volumes", ()), socket]
+    if registry_port:
+        let_jobs_have_containers(services, registry_port, apparmor)
     for number in range(len(slices) + 1, NODES_IN_BASE_FILE + 1):
         services[f"node-{number}"] = {"profiles": ["left-out"]}
     return {"services": services}
@@ -127,6 +137,23 @@ def let_nodes_make_cgroups(services: dict[str, dict]) -> None:
         if name.startswith("node-"):
             service.update(cgroup="private", security_opt=["writable-cgroups=true"])
             service["environment"]["CGROUPS"] = "1"
+
+
+def security_options(apparmor: bool) -> list[str]:
+    """What lets a container make user namespaces and mount in them; ``apparmor`` as of ``overlay``."""
+    return [f"seccomp={SECCOMP}", *(["apparmor=unconfined"] if apparmor else [])]
+
+
+def let_jobs_have_containers(services: dict[str, dict], registry_port: int, apparmor: bool) -> None:
+    """Where users' processes run they may make user namespaces and mount in them; images are on a volume of theirs."""
+    options = [each.replace("$", "$$") for each in security_options(apparmor)]
+    volume = {"type": "volume", "source": "images", "target": "/var/lib/container-images"}
+    for name, service in services.items():
+        if name in DAEMONS:
+            continue
+        service["security_opt"] = [*service.get("security_opt", ()), *options]
+        service["volumes"] = [*service.get("volumes", ()), volume]
+        service["environment"] = {**service.get("environment", {}), "REGISTRY_PORT": str(registry_port)}
 
 
 def add_lines(services: dict[str, dict], lines: Sequence[str]) -> None:

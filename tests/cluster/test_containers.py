@@ -327,3 +327,17 @@ def has_no_secret(file) -> bool:
         if each.name == "etc/slurm/slurmdbd.conf":
             assert b"\nStoragePass=" not in layer.extractfile(each).read()
     return True
+
+
+def test_without_the_switch_jobs_have_no_containers(slurm_cluster):
+    """One line names the switch, and the kernel's doors that it opens are shut."""
+    for words in (["srun", "true"], ["sbatch", "--wrap=true"], ["salloc", "true"]):
+        ran = slurm_cluster.slurm.runner([words[0], "--container-image=debian", words[1]])
+        assert ran.returncode == 1
+        assert len(ran.stderr.splitlines()) == 1
+        assert "CONTAINERS=1" in ran.stderr
+    for service in ("login", "node-1"):
+        for flag in ("--user", "--mount"):
+            tried = engine.execute(slurm_cluster, service, ["unshare", flag, "true"], user="alice")
+            assert "Operation not permitted" in tried.stderr
+        assert not engine.execute(slurm_cluster, service, ["ls", "/var/lib/container-images"]).ok

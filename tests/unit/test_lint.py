@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 # In Python, with names that do not say so.
 PROGRAMS = (
-    *("scripts/containers/container-image", "scripts/containers/enroot"),
+    *("scripts/containers/container-image", "scripts/containers/container-start", "scripts/containers/enroot"),
     *("scripts/check-torch", "scripts/nvidia-smi", "scripts/seff", "scripts/wait-ready"),
     *("tests/recorded/record-runs", "tests/recorded/record-slurm"),
 )

@@ -82,6 +82,20 @@ def test_slurmrestd_comes_and_goes():
     assert not plan(Settings(name="c", rest=False), made(with_it)).is_met_by(made(with_it))
 
 
+def test_containers_in_jobs_come_with_a_registry_whose_port_stays(monkeypatch):
+    monkeypatch.setattr(Host, "free_port", lambda self, wanted: wanted + 1)
+    with_it = plan(Settings(name="c", containers=True, rest=True))
+    assert with_it.environment["COMPOSE_PROFILES"] == "rest,containers"
+    assert with_it.environment["SLURMBED_REGISTRY_PORT"] == "5001"
+    monkeypatch.setattr(Host, "free_port", lambda self, wanted: 0)
+    again = plan(Settings(name="c"), made(with_it))
+    assert again.is_met_by(made(with_it)), "what is not said stays as it is"
+    without = plan(Settings(name="c", containers=False), made(with_it))
+    assert not without.is_met_by(made(with_it))
+    assert "registry" not in without.overlay["services"]
+    assert without.choices.registry_port is None
+
+
 def test_a_stopped_cluster_and_one_to_be_larger_are_not_as_planned():
     first = plan()
     assert not first.is_met_by(made(first, state="exited"))

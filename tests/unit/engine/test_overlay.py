@@ -3,7 +3,7 @@
 import json
 import re
 
-from slurmbed.engine.overlay import SLICE_LABEL, overlay, with_arguments
+from slurmbed.engine.overlay import SECCOMP, SLICE_LABEL, overlay, with_arguments
 from slurmbed.project import BASE_FILE
 from slurmbed.spec.gpus import Gpus
 from slurmbed.spec.slices import Slice
@@ -75,6 +75,38 @@ def test_with_slurmrestd_the_login_node_sees_its_socket():
     socket = {"type": "volume", "source": "rest", "target": "/run/slurmrestd", "read_only": True}
     assert made["login"]["volumes"][-1] == socket
     assert not any(socket in made[name].get("volumes", ()) for name in ("slurmctld", "node-1"))
+
+
+def test_with_containers_in_jobs_the_profile_is_where_users_processes_run_and_no_right_more():
+    made = overlay([ONE] * 3, None, {}, cgroups=True, registry_port=5001)["services"]
+    for name in ("login", "node-1", "node-3"):
+        options = made[name]["security_opt"]
+        assert [each.partition("=")[0] for each in options][-1] == "seccomp"
+        assert made[name]["environment"]["REGISTRY_PORT"] == "5001"
+        assert made[name]["volumes"][-1]["target"] == "/var/lib/container-images"
+        assert not {"cap_add", "privileged"} & set(made[name])
+    assert "writable-cgroups=true" in made["node-1"]["security_opt"]
+    assert not any("security_opt" in made[name] for name in ("registry", "db", "slurmdbd", "slurmctld"))
+    assert (
+        "apparmor=unconfined"
+        in overlay([ONE], None, {}, registry_port=1, apparmor=True)["services"]["login"]["security_opt"]
+    )
+
+
+def test_the_profile_refuses_the_kernels_wide_doors_and_allows_what_containers_take():
+    profile = json.loads(SECCOMP.read_text())
+    refused = {name for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ERRNO" for name in rule["names"]}
+    assert {
+        "bpf",
+        "keyctl",
+        "kexec_load",
+        "init_module",
+        "io_uring_setup",
+        "userfaultfd",
+        "open_by_handle_at",
+    } <= refused
+    assert not {"clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root", "chroot"} & refused
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
 
 
 def test_one_node_leaves_the_second_out():

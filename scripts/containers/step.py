@@ -1,0 +1,187 @@
+"""A step's container: what bubblewrap is told. See container-start."""
+
+import os
+import pwd
+
+from imagestore.errors import Refused
+
+HOLDER = "/usr/local/libexec/container-holder"
+OF_NODE = ("/etc/hosts", "/etc/resolv.conf")
+HARMLESS_FLAGS = ("rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "")
+
+
+def start(asked):
+    """Becomes bubblewrap with what ``asked`` names, by the options of container.c; Refused if it cannot."""
+    folder = image(asked)
+    job = with_prolog(os.environ, asked["prolog"])
+    is_root = "remap-root" in asked
+    entry = pwd.getpwuid(os.getuid())
+    home = "/root" if is_root else entry.pw_dir
+    words = ["bwrap", "--unshare-user"]
+    if is_root:
+        words += ["--uid", "0", "--gid", "0"]
+    words += root(folder, asked.get("kept"))
+    words += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    words += ["--perms", "1777", "--dir", "/tmp", "--dir", "/run"]
+    for path in OF_NODE:
+        words += ["--ro-bind", path, path]
+    words += ["--bind", entry.pw_dir, home] if "mount-home" in asked else ["--dir", home]
+    if not is_root:
+        words += known_user(lines(folder, "layers"), asked.get("kept"), entry)
+    for path in made_by_slurm(os.environ):
+        words += ["--bind", path, path]
+    if os.path.isdir(job.get("SLURM_TMPDIR", "")):
+        words += ["--bind", job["SLURM_TMPDIR"], job["SLURM_TMPDIR"]]
+    words += mounts(asked.get("mounts", ""))
+    if "readonly" in asked:
+        words += ["--remount-ro", "/"]
+    words += ["--chdir", asked.get("workdir") or text(folder, "workdir") or "/", "--"]
+    if "entrypoint" in asked:
+        words += texts(folder, "entrypoint")
+    holder = os.open(HOLDER, os.O_RDONLY)
+    os.set_inheritable(holder, True)
+    environment = merged(job, texts(folder, "env"), asked.get("env", ""))
+    os.execvpe("/usr/bin/bwrap", [*words, f"/proc/self/fd/{holder}"], {**environment, "HOME": home})
+
+
+def image(asked):
+    """The folder that describes the image: of the kept container if there is one, else of the one that is asked for."""
+    kept = asked.get("kept")
+    if kept and os.path.exists(f"{kept}/image"):
+        return text(kept, "image")
+    if "image" not in asked:
+        raise Refused(f"no container {asked['name']} is kept on {os.uname().nodename}; start it with --container-image")
+    from imagestore.pull import pull
+
+    folder = pull(asked["image"])
+    if kept:
+        for name in ("upper", "work"):
+            os.makedirs(f"{kept}/{name}", exist_ok=True)
+        with open(f"{kept}/image.new", "w") as file:
+            file.write(folder)
+        os.rename(f"{kept}/image.new", f"{kept}/image")
+    return folder
+
+
+def root(folder, kept):
+    """The container's files: the layers, and above them what it changes, in memory unless it is kept."""
+    words = []
+    for layer in lines(folder, "layers"):
+        words += ["--overlay-src", layer]
+    return words + (["--overlay", f"{kept}/upper", f"{kept}/work", "/"] if kept else ["--tmp-overlay", "/"])
+
+
+def mounts(asked):
+    """SRC:DST[:FLAGS],... as bubblewrap's words; SRC alone is seen under its own path."""
+    words = []
+    for each in filter(None, asked.split(",")):
+        source, _, rest = each.partition(":")
+        target, _, flags = (rest or source).partition(":")
+        unknown = [flag for flag in flags.split("+") if flag != "ro" and flag not in HARMLESS_FLAGS]
+        if unknown or not source or not target.startswith("/"):
+            raise Refused(f"--container-mounts={each}: write SRC:DST or SRC:DST:ro, with DST from / on")
+        words += ["--ro-bind" if "ro" in flags.split("+") else "--bind", source, target]
+    return words
+
+
+def merged(job, of_image, kept_names):
+    """The job's environment with the image's, which has precedence but for the names that are kept."""
+    kept = kept_names.split(",")
+    given = dict(each.partition("=")[::2] for each in of_image)
+    return {**job, **{name: value for name, value in given.items() if name not in kept or name not in job}}
+
+
+def with_prolog(job, program):
+    """The job's environment after Slurm's TaskProlog, which prints `export NAME=VALUE` and `unset NAME`. It runs once,
+    on the node, for all tasks."""
+    changed = dict(job)
+    if not program:
+        return changed
+    reads, writes = os.pipe()
+    child = os.posix_spawn(program, [program], job, file_actions=[(os.POSIX_SPAWN_DUP2, writes, 1)])
+    os.close(writes)
+    with os.fdopen(reads, errors="surrogateescape") as printed:
+        for line in printed:
+            verb, _, rest = line.rstrip("\n").partition(" ")
+            name, _, value = rest.partition("=")
+            if verb == "export" and name:
+                changed[name] = value
+            elif verb == "unset":
+                changed.pop(rest.strip(), None)
+    if status := os.waitpid(child, 0)[1]:
+        raise Refused(f"TaskProlog {program} ended with status {os.waitstatus_to_exitcode(status)}")
+    return changed
+
+
+def known_user(layers, kept, entry):
+    """The image's lists of users and groups with the user's own lines: programs ask for the names of ids."""
+    words = []
+    folders = [*layers, *([f"{kept}/upper"] if kept else [])]
+    passwd = f"{entry.pw_name}:x:{entry.pw_uid}:{entry.pw_gid}::{entry.pw_dir}:/bin/sh"
+    for name, line in (("passwd", passwd), ("group", f"{entry.pw_name}:x:{entry.pw_gid}:")):
+        found = next(filter(None, (plain_file(f"{each}/etc/{name}") for each in reversed(folders))), b"")
+        number = line.split(":")[2]
+        if all(each.split(b":")[2:3] != [number.encode()] for each in found.splitlines()):
+            file = os.memfd_create(name, 0)
+            os.write(file, found + (b"" if found.endswith(b"\n") or not found else b"\n") + f"{line}\n".encode())
+            os.lseek(file, 0, os.SEEK_SET)
+            words += ["--perms", "0644", "--file", str(file), f"/etc/{name}"]
+    return words
+
+
+def plain_file(path):
+    """What is in a file of an image; b"" if it is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with os.fdopen(file, "rb") as opened:
+        return opened.read() if os.path.isfile(f"/proc/self/fd/{file}") else b""
+
+
+def made_by_slurm(environment, spool="/var/lib/slurm/slurmd", temporary="/tmp"):
+    """What tasks look for at its path: the folder of a batch script; PMIx's, of sockets and of its ranks' files."""
+    job = environment["SLURM_JOB_ID"]
+    step = f"{job}.{environment.get('SLURM_STEP_ID')}"
+    found = [path for path in (f"{spool}/job{job:0>5}", f"{spool}/pmix.{step}") if os.path.isdir(path)]
+    return found + [
+        f"{temporary}/{name}"
+        for name in os.listdir(temporary)
+        if name.startswith("spmix_appdir_") and name.endswith(step)
+    ]
+
+
+def save(asked):
+    """Writes a kept container into a file; one without a name was kept for this alone."""
+    from imagestore import squash
+
+    kept = asked["kept"]
+    folder = text(kept, "image")
+    try:
+        squash.write([*lines(folder, "layers"), f"{kept}/upper"], squash.start_config(folder), asked["save"])
+    finally:
+        if "name" not in asked:
+            remove(kept)
+
+
+def remove(kept):
+    """Deletes a kept container. The kernel made overlay's own folder in ``work`` with mode 0."""
+    import shutil
+
+    os.chmod(f"{kept}/work/work", 0o700)
+    shutil.rmtree(kept)
+
+
+def text(folder, name):
+    with open(f"{folder}/{name}") as file:
+        return file.read().strip()
+
+
+def lines(folder, name):
+    return text(folder, name).splitlines()
+
+
+def texts(folder, name):
+    """Those of a file in which each is ended by a NUL."""
+    with open(f"{folder}/{name}", errors="surrogateescape") as file:
+        return file.read().split("\0")[:-1]

@@ -1,0 +1,271 @@
+"""Containers in jobs: what a step finds in one, what it cannot do, and what is left of it. On a cluster of its own.
+
+The image is made here: a shell and a few programs of the node image, with its libraries, and what the test looks for.
+"""
+
+import subprocess
+
+import pytest
+
+from harness import engine, jobs
+from harness.clusters import copy_of_workspace
+from slurmbed.process import run
+from slurmbed.wait import Pending, wait_until
+
+# Files of a node as a tar file. `tar --dereference`: /bin and /lib are links in Debian.
+COLLECT = r"""
+set -eu
+cd "$(mktemp -d)"
+for name in cat chmod cut env grep hostname id ls mkdir readlink sleep sort touch; do echo "/usr/bin/$name"; done >names
+echo /bin/sh >>names
+ldd $(cat names) | grep -o '/lib[^ ]*' | sort -u >>names
+sed -i 's|^/||' names
+mkdir harbour tmp
+echo 'all aboard' >harbour/sign
+printf '%s\n' '#!/bin/sh' 'export BOARDED=yes' 'exec "$@"' >harbour/entry
+chmod 755 harbour/entry
+tar --create --dereference harbour tmp --directory=/ --files-from="$PWD/names"
+"""
+SETTINGS = ("ENV CARGO=bricks", "ENV PATH=/usr/bin:/bin", "WORKDIR /harbour", 'ENTRYPOINT ["/harbour/entry"]')
+REFUSED_CALLS = ("bpf", "io_uring_setup", "keyctl", "perf_event_open", "userfaultfd")
+
+
+@pytest.fixture(scope="module")
+def port_of_call(slim_image, slurm_start, tmp_path_factory):
+    """Two nodes with containers in jobs, and a registry."""
+    workspace = copy_of_workspace(tmp_path_factory.mktemp("containers"))
+    shape = {"nodes": 2, "cpus": 2, "memory": "512M", "flavor": "slim", "containers": True}
+    with slurm_start("containers", workspace=workspace, **shape) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def ship(port_of_call) -> str:
+    """The image's name in the registry, as the host says it."""
+    name = f"localhost:{engine.port(port_of_call, 'registry', 5000)}/ship:1"
+    files = engine.exec_argv(port_of_call, "login", ["bash", "-c", COLLECT])
+    changes = [word for setting in SETTINGS for word in ("--change", setting)]
+    with subprocess.Popen(files, stdout=subprocess.PIPE) as collecting:
+        made = subprocess.run(["docker", "import", *changes, "-", name], stdin=collecting.stdout, timeout=120)
+    assert (collecting.returncode, made.returncode) == (0, 0)
+    engine.docker("push", "--quiet", name, timeout=120)
+    archive = port_of_call.workspace() / "ship.tar"
+    engine.docker("save", "--output", str(archive), name)
+    archive.chmod(0o644)
+    engine.docker("rmi", name)
+    return name
+
+
+@pytest.fixture
+def srun(port_of_call, ship):
+    """Run a step in the image as alice; what came of it."""
+
+    def srun(script: str, *words: str, image: str = ship, user: str = "alice"):
+        of_image = [f"--container-image={image}"] if image else []
+        return port_of_call.as_user(user)(["srun", "--quiet", *of_image, *words, "sh", "-c", script])
+
+    return srun
+
+
+def test_a_step_on_two_nodes_runs_in_the_image_that_was_pushed(srun):
+    ran = srun('echo "$(cat /harbour/sign) $(hostname) $SLURM_PROCID"; ls /etc/debian_version', "--nodes=2")
+    assert sorted(ran.stdout.splitlines()) == ["all aboard node-1 0", "all aboard node-2 1"]
+    assert "No such file" in ran.stderr, "the node's own files are not there"
+
+
+def test_an_archive_is_an_image_too(srun):
+    assert srun("cat sign", image="docker-archive:/workspace/ship.tar").check().stdout == "all aboard\n"
+
+
+def test_where_a_step_starts_and_with_which_variables(srun):
+    shown = "echo $(readlink /proc/self/cwd) $CARGO $BOAT $BOARDED"
+    words = ("--export=ALL,BOAT=red,CARGO=sand",)
+    assert srun(shown, *words).check().stdout.split() == ["/harbour", "bricks", "red"]
+    assert srun(shown, *words, "--container-env=CARGO").check().stdout.split() == ["/harbour", "sand", "red"]
+    entered = srun(shown, *words, "--container-workdir=/tmp", "--container-entrypoint").check().stdout
+    assert entered.split() == ["/tmp", "bricks", "red", "yes"]
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 42", 42), ("kill -SEGV $$", 139), ("kill -TERM $$", 143)])
+def test_how_a_program_ends_is_how_the_step_ends(srun, end, status):
+    assert srun(end).returncode == status
+
+
+def test_mounts_are_there_and_nothing_else_is_written_to(port_of_call, srun):
+    folder = port_of_call.workspace() / "hold"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert srun("touch /hold/crate; touch /gone", "--container-mounts=/workspace/hold:/hold").ok
+    assert folder.joinpath("crate").is_file()
+    refused = srun("touch /hold/box", "--container-mounts=/workspace/hold:/hold:ro")
+    assert "Read-only file system" in refused.stderr
+    assert "No such file" in srun("ls /gone").stderr, "what a step writes in its container goes with it"
+    assert "Read-only file system" in srun("touch /gone", "--container-readonly").stderr
+    assert not srun("ls ~/.bashrc").ok
+    assert srun("ls ~/.bashrc", "--container-mount-home").ok
+
+
+def test_root_in_a_container_is_the_user(port_of_call, srun):
+    folder = port_of_call.workspace() / "of-root"
+    folder.mkdir()
+    folder.chmod(0o777)
+    words = ("--container-remap-root", "--container-mounts=/workspace/of-root:/out,/etc:/node/etc")
+    ran = srun("id -u; touch /out/file; cat /node/etc/ssh/*_key /proc/1/environ; echo x >/node/etc/passwd", *words)
+    assert ran.stdout == "0\n"
+    assert ran.stderr.count("Permission denied") + ran.stderr.count("No such file") >= 3
+    alice = port_of_call.workspace().stat().st_uid
+    assert folder.joinpath("file").stat().st_uid == alice
+    assert srun("id -un").check().stdout == "alice\n"
+
+
+def test_tasks_of_a_node_share_one_container(srun):
+    spaces = srun("readlink /proc/self/ns/mnt /proc/self/ns/user", "--nodes=1", "--ntasks=2").check().stdout.split()
+    assert len(spaces) == 4
+    assert len(set(spaces)) == 2
+
+
+def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, srun):
+    first = ("--container-name=kept", "--nodelist=node-1")
+    assert srun("mkdir /new; touch /new/file", *first).ok
+    assert srun("ls /new", *first, image="").check().stdout == "file\n"
+    elsewhere = srun("true", "--container-name=kept", "--nodelist=node-2", image="")
+    assert "no container kept is kept on node-2" in elsewhere.stderr
+    script = (
+        f"#!/bin/sh\none='srun --ntasks=1 --overlap --mem=64M --container-name=joined'\n"
+        f"$one --container-image={ship} sh -c 'readlink /proc/self/ns/mnt; "
+        "until cat /tmp/there 2>/dev/null; do sleep 0.2; done' &\n"
+        "until $one touch /tmp/asked; do sleep 1; done\n"
+        "$one sh -c 'readlink /proc/self/ns/mnt; echo met >/tmp/there'\nwait\n"
+    )
+    port_of_call.workspace().joinpath("join.sh").write_text(script)
+    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodes=1", "join.sh")
+    log = (port_of_call.workspace() / "runs" / f"{job_id}.log").read_text
+    port_of_call.slurm.wait_completed(job_id, 120, log=log)
+    lines = [line for line in log().splitlines() if not line.startswith(("slurmstepd", "srun"))]
+    assert lines.count("met") == 1
+    assert [line.partition("[")[0] for line in lines if line != "met"] == ["mnt:", "mnt:"]
+    assert len(set(lines)) == 2, "the steps were in two mount namespaces"
+
+
+def test_a_container_is_saved_and_is_an_image_again(srun):
+    saved = "/workspace/saved.sqsh"
+    assert srun("echo 'all ashore' >sign", f"--container-save={saved}").ok
+    assert srun("cat sign; echo $CARGO", image=saved).check().stdout == "all ashore\nbricks\n"
+
+
+def test_a_batch_script_runs_in_a_container(port_of_call, ship):
+    script = port_of_call.workspace() / "batch.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH --container-image={ship}\ncat sign\n")
+    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "batch.sh")
+    log = (port_of_call.workspace() / "runs" / f"{job_id}.log").read_text
+    port_of_call.slurm.wait_completed(job_id, 120, log=log)
+    assert log() == "all aboard\n"
+
+
+WRONG = {
+    "no such image": (["--container-image=registry:5000/ghost"], "ghost"),
+    "no such file": (["--container-image=/workspace/ghost.sqsh"], "/workspace/ghost.sqsh"),
+    "no such mount": (["--container-mounts=/ghost:/ghost"], "/ghost"),
+    "no such folder": (["--container-workdir=/ghost"], "/ghost"),
+    "no such flag": (["--container-mounts=/tmp:/tmp:sideways"], "sideways"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_said_in_one_line_and_the_node_stays(port_of_call, ship, mistake):
+    words, named = WRONG[mistake]
+    image = [] if mistake.endswith(("image", "file")) else [f"--container-image={ship}"]
+    ran = port_of_call.slurm.runner(["srun", "--nodes=1", "--ntasks=2", *image, *words, "hostname"])
+    assert ran.returncode == 1
+    assert not ran.stdout
+    told = [line for line in ran.stderr.splitlines() if "container" in line]
+    assert len(told) == 1, ran.stderr
+    assert named in told[0]
+    jobs.wait_until_idle(port_of_call)
+    assert srun_plainly(port_of_call) == ["node-1", "node-2"]
+
+
+def srun_plainly(cluster) -> list[str]:
+    return sorted(cluster.slurm.runner(["srun", "--nodes=2", "hostname"]).check().stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--container-workdir=/tmp"], "need --container-image"),
+        (["--container-name=../../bob", "--container-image=ship"], "--container-name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_a_job_is_there(port_of_call, words, told):
+    ran = port_of_call.slurm.runner(["srun", *words, "hostname"])
+    assert ran.returncode == 1
+    assert told in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_nothing_is_left_of_a_step_that_was_killed(port_of_call, ship):
+    """By kill -9 of its slurmstepd, which can tidy nothing up."""
+    before = mounts_of_node(port_of_call)
+    step = f"srun --container-image={ship} --container-name=lost sleep 600"
+    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodelist=node-1", "--wrap", step)
+    wait_until(lambda: find(port_of_call, "sleep 600"), what="the step runs in its container", timeout=120)
+    engine.execute(port_of_call, "node-1", ["pkill", "-KILL", "-f", rf"slurmstepd: \[{job_id}\.0\]"]).check()
+    port_of_call.slurm.cancel(job_id)
+    port_of_call.slurm.wait(job_id, 120)
+    jobs.wait_until_idle(port_of_call)
+    left = engine.execute(port_of_call, "node-1", ["ps", "-o", "args=", "-u", "alice"]).stdout
+    assert left == ""
+    assert mounts_of_node(port_of_call) == before
+    again = port_of_call.slurm.runner(["srun", "--nodelist=node-1", "--container-name=lost", "cat", "sign"])
+    assert again.check().stdout == "all aboard\n"
+
+
+def find(cluster, words: str) -> None:
+    if not engine.execute(cluster, "node-1", ["pgrep", "-u", "alice", "-f", f"^[^ ]*{words}$"]).ok:
+        raise Pending("not yet")
+
+
+def mounts_of_node(cluster) -> str:
+    return engine.execute(cluster, "node-1", ["cat", "/proc/1/mountinfo"]).check().stdout
+
+
+def test_images_are_their_users_alone(port_of_call, srun):
+    assert srun("true").ok
+    place = "/var/lib/container-images"
+    listed = engine.execute(port_of_call, "login", ["stat", "--format=%U %a", f"{place}/alice", f"{place}/bob"])
+    assert listed.check().stdout.splitlines() == ["alice 700", "bob 700"]
+    for words in (["ls", f"{place}/alice"], ["touch", f"{place}/x"]):
+        assert "Permission denied" in engine.execute(port_of_call, "node-1", words, user="bob").stderr
+
+
+def test_nodes_have_no_right_more_than_elsewhere_but_calls_of_the_kernel(port_of_call):
+    """The capabilities are those that test_containers.py names; of the kernel's calls the wide ones stay refused."""
+    status = engine.execute(port_of_call, "node-1", ["cat", "/proc/1/status"]).check().stdout
+    lines = dict(line.split(":\t", 1) for line in status.splitlines())
+    bits = {bit for bit in range(64) if int(lines["CapBnd"], 16) >> bit & 1}
+    assert bits == {0, 1, 3, 5, 6, 7, 18, 19, 29}
+    assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
+    assert engine.inspect(port_of_call, "node-1")["HostConfig"]["Privileged"] is False
+    numbers = {"x86_64": (321, 425, 250, 298, 323), "aarch64": (280, 425, 219, 241, 282)}
+    calls = (
+        f"import ctypes, errno, os; libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"for number in {numbers!r}[os.uname().machine]:\n"
+        "    assert libc.syscall(number, -1, 0, 0, 0, 0) == -1\n"
+        "    print(errno.errorcode[ctypes.get_errno()])\n"
+    )
+    for user in ("alice", "root"):
+        found = engine.execute(port_of_call, "node-1", ["python3", "-c", calls], user=user).check().stdout.split()
+        assert dict(zip(REFUSED_CALLS, found, strict=True)) == dict.fromkeys(REFUSED_CALLS, "EPERM")
+
+
+def test_the_registry_is_nobody_special(port_of_call):
+    status = run(
+        ["docker", "exec", engine.container(port_of_call, "registry"), "cat", "/proc/1/status"], timeout=30
+    ).check()
+    lines = dict(line.split(":\t", 1) for line in status.stdout.splitlines())
+    assert lines["Uid"].split()[0] == "65534"
+    assert int(lines["CapBnd"], 16) == 0
+    made = engine.inspect(port_of_call, "registry")
+    assert made["HostConfig"]["ReadonlyRootfs"] is True
+    [bound] = made["HostConfig"]["PortBindings"]["5000/tcp"]
+    assert bound["HostIp"] == "127.0.0.1"
