@@ -158,7 +158,8 @@ def measured(data_folder, file):
     images, labels = Images(squares, "test").__getitems__(list(range(digits.TEST)))
     with torch.no_grad():
         logits = network(images)
-    return torch.nn.functional.cross_entropy(logits, labels).item(), (logits.max(1).indices == labels).double().mean()
+    right = (logits.max(1).indices == labels).sum().item()
+    return torch.nn.functional.cross_entropy(logits, labels).item(), right / digits.TEST
 
 
 def test_what_a_run_leaves(run, request):
@@ -181,7 +182,8 @@ def test_what_a_run_leaves(run, request):
     assert summary["placement"] == records
     assert summary["test_accuracy"] == lines[-1]["test_accuracy"]
     loss, accuracy = measured(request.getfixturevalue("folder"), folder / "epoch-2.pt")
-    assert (summary["test_loss"], summary["test_accuracy"]) == pytest.approx((loss, accuracy), rel=1e-4)
+    assert summary["test_accuracy"] == accuracy
+    assert summary["test_loss"] == pytest.approx(loss, rel=0.01), "logarithms of numbers near 1: few digits are right"
     assert f"test accuracy {summary['test_accuracy']:.2%}" in ranks[0].stdout
     assert summary["data"]["name"] == "squares"
     files = ["epoch-1.pt", "epoch-2.pt", "metrics.jsonl", "summary.json"]
