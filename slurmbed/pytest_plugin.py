@@ -144,6 +144,10 @@ def running(
         cluster.up()
         clusters.append(cluster)
         yield cluster
+    except Exception as error:  # of a `with` in a test: its logs are wanted before it is removed
+        if cluster in clusters and pytestconfig.stash.get(EXPORTED, (None, ""))[0] is not error:
+            pytestconfig.stash[EXPORTED] = (error, export_logs(cluster))
+        raise
     finally:
         if cluster in clusters:
             clusters.remove(cluster)
@@ -239,15 +243,15 @@ def slurm_ssh(slurm_cluster: "Cluster", slurm_user: str, tmp_path_factory: pytes
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """A failed test, or set-up of a test, that uses the cluster leaves what `slurmbed export-logs` writes."""
     report = (yield).get_result()
-    running = item.config.stash.get(CLUSTERS, [])
+    if not (report.failed and report.when != "teardown" and call.excinfo):
+        return
+    error, stash, running = call.excinfo.value, item.config.stash, item.config.stash.get(CLUSTERS, [])
     uses_one = {"slurm_cluster", "slurm_start"} & {*getattr(item, "fixturenames", ())}
-    if report.failed and report.when != "teardown" and call.excinfo and running and uses_one:
-        error = call.excinfo.value
-        before, said = item.config.stash.get(EXPORTED, (None, ""))
-        if error is not before:
-            # where the set-up failed before the test had its cluster: of the last one that was started
-            said = export_logs(getattr(item, "funcargs", {}).get("slurm_cluster", running[-1]))
-            item.config.stash[EXPORTED] = (error, said)
+    if running and uses_one and stash.get(EXPORTED, (None, ""))[0] is not error:
+        # where the set-up failed before the test had its cluster: of the last one that was started
+        stash[EXPORTED] = (error, export_logs(getattr(item, "funcargs", {}).get("slurm_cluster", running[-1])))
+    of, said = stash.get(EXPORTED, (None, ""))
+    if error is of:
         report.sections.append(("slurmbed", said))
 
 

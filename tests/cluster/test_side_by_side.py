@@ -17,6 +17,7 @@ def test_four_clusters_run_a_job_each_at_once_and_go_away_cleanly(slim_image, sl
         for number in range(4):
             folder, own = tmp_path_factory.mktemp(f"shared-{number}"), tmp_path_factory.mktemp(f"workspace-{number}")
             (folder / "who").write_text(f"cluster {number}\n")
+            folder.chmod(0o755)  # if root runs the tests, jobs do not
             settings = {"flavor": "slim", "nodes": 1, "cpus": 1, "memory": "512M", "workspace": own, "mount": (folder,)}
             clusters.append(stack.enter_context(slurm_start(f"side-{number}", **settings)))
             folders.append(folder)

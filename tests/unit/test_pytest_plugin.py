@@ -144,6 +144,23 @@ def test_another_cluster_has_a_name_of_its_own_and_the_sessions_version(project,
     said.stdout.fnmatch_lines([f"*up *{pod}*", "here", f"clean *{pod}*"])
 
 
+FAILS_INSIDE = """
+def test_that_fails(slurm_start, monkeypatch):
+    monkeypatch.setattr(Cluster, "export_logs", lambda self, folder: print("export", self.name))
+    with slurm_start("outer"), slurm_start("inner"):
+        assert 0
+"""
+
+
+def test_a_failure_leaves_the_logs_of_a_cluster_that_the_test_itself_started(project, pytester):
+    (pytester.path / "My Project" / "test_it.py").write_text(OTHERS + FAILS_INSIDE)
+    said = project("-k", "test_that_fails")
+    said.assert_outcomes(failed=1, deselected=1)
+    said.stdout.fnmatch_lines(["export *-inner", "clean *-inner*", "clean *-outer*", "logs of daemons and jobs*"])
+    assert said.stdout.str().count("logs of daemons and jobs") == 1
+    assert "-outer\n" not in said.stdout.str()
+
+
 def test_kept_clusters_are_not_removed(project, pytester):
     (pytester.path / "My Project" / "test_it.py").write_text(OTHERS)
     said = project("--slurm-keep")

@@ -74,7 +74,7 @@ def follow(slurm_cluster, with_a_network, workspace, tmp_path) -> Callable[[str]
         }
         (tmp_path / "home" / ".ssh").mkdir(parents=True, mode=0o700)
         argv = ["bash", "-ec", script]
-        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.partition("---- here\n")[2].splitlines()
 
