@@ -155,7 +155,7 @@ def test_ssh_to_a_node_takes_a_job_there(slurm_cluster, slurm_submit):
     assert "alice has no job on node-1" in ssh(slurm_cluster, "alice", "node-1").stderr
     for words in (["login"], ["node-2", "-f", "/etc/ssh/sshd_config_node"]):
         settings = engine.execute(slurm_cluster, words[0], ["/usr/sbin/sshd", "-T", *words[1:]]).check().stdout
-        assert "x11forwarding no\n" in settings
+        assert "x11forwarding no\n" in settings.lower()  # OpenSSH of sid writes it as its manual does
     # A tunnel begins on login, never on a node.
     assert ssh(slurm_cluster, "alice", "node-2", "-Jlogin", start="node-1").check().stdout == "node-2\n"
     assert "administratively prohibited" in ssh(slurm_cluster, "alice", "login", "-Jnode-2").stderr
@@ -255,7 +255,7 @@ def test_the_node_image_stays_small(image):
         "/",
     ]
     size = int(run(argv, timeout=300).check().stdout.split()[0])
-    assert 1e9 < size < 2.4e9
+    assert 1e9 < size < (2.4e9 if ":24.11-" in image else 2.7e9)  # torch 2.14 is larger than 2.6
 
 
 def test_no_layer_of_an_image_holds_a_secret(image):
