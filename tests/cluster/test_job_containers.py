@@ -134,7 +134,7 @@ def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, sr
         f"#!/bin/sh\none='srun --ntasks=1 --overlap --mem=64M --container-name=joined'\n"
         f"$one --container-image={ship} sh -c 'readlink /proc/self/ns/mnt; "
         "until cat /tmp/there 2>/dev/null; do sleep 0.2; done' &\n"
-        "until $one touch /tmp/asked; do sleep 1; done\n"
+        "for try in $(seq 300); do grep -q mnt: runs/$SLURM_JOB_ID.log && break; sleep 0.2; done\n"
         "$one sh -c 'readlink /proc/self/ns/mnt; echo met >/tmp/there'\nwait\n"
     )
     port_of_call.workspace().joinpath("join.sh").write_text(script)
