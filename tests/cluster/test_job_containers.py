@@ -17,16 +17,23 @@ COLLECT = r"""
 set -eu
 cd "$(mktemp -d)"
 for name in cat chmod cut env grep hostname id ls mkdir readlink sleep sort touch; do echo "/usr/bin/$name"; done >names
-echo /bin/sh >>names
+printf "%s\n" /bin/sh /usr/bin/bash >>names
 ldd $(cat names) | grep -o '/lib[^ ]*' | sort -u >>names
 sed -i 's|^/||' names
 mkdir harbour tmp
 echo 'all aboard' >harbour/sign
 printf '%s\n' '#!/bin/sh' 'export BOARDED=yes' 'exec "$@"' >harbour/entry
-chmod 755 harbour/entry
-tar --create --dereference harbour tmp --directory=/ --files-from="$PWD/names"
+mkdir -p usr/local/bin
+printf '%s\n' '#!/bin/sh' 'echo "$(cat /harbour/sign) on $(hostname): $*"' >usr/local/bin/torchrun
+chmod 755 harbour/entry usr/local/bin/torchrun
+tar --create --dereference harbour tmp usr/local --directory=/ --files-from="$PWD/names"
 """
-SETTINGS = ("ENV CARGO=bricks", "ENV PATH=/usr/bin:/bin", "WORKDIR /harbour", 'ENTRYPOINT ["/harbour/entry"]')
+SETTINGS = (
+    "ENV CARGO=bricks",
+    "ENV PATH=/usr/local/bin:/usr/bin:/bin",
+    "WORKDIR /harbour",
+    'ENTRYPOINT ["/harbour/entry"]',
+)
 REFUSED_CALLS = ("bpf", "io_uring_setup", "keyctl", "perf_event_open", "userfaultfd")
 
 
@@ -269,3 +276,20 @@ def test_the_registry_is_nobody_special(port_of_call):
     assert made["HostConfig"]["ReadonlyRootfs"] is True
     [bound] = made["HostConfig"]["PortBindings"]["5000/tcp"]
     assert bound["HostIp"] == "127.0.0.1"
+
+
+def test_enroot_in_the_chain_of_launch_scripts(port_of_call, ship):
+    """Each node makes its container and starts torchrun in it; the image's says how it was called."""
+    alice = port_of_call.as_user("alice")
+    imported = alice(["enroot", "import", "--output", "/home/alice/ship.sqsh", "docker://" + ship.replace("/", "#", 1)])
+    assert imported.check().stderr.splitlines()[-1] == "[INFO] Creating squashfs filesystem..."
+    options = ["--mem=200M", "--cpus-per-task=1", "--gpus-per-node=0", "--export=ALL,IMAGE=/home/alice/ship.sqsh"]
+    chain = ["launchers/chain/run_script.sh", "train.py", "--steps=2"]
+    job = alice(["sbatch", "--parsable", "--wait", *options, *chain]).check().stdout.strip()
+    logs = port_of_call.workspace() / "log" / job
+    for number in (0, 1):
+        told = logs.joinpath(f"node-{number + 1}.out").read_text()
+        assert f"all aboard on node-{number + 1}: --nnodes=2 --node-rank={number} " in told
+        assert told.rstrip().endswith(" train.py --steps=2")
+    left = alice(["srun", "--nodes=2", "ls", "/tmp"]).check().stdout
+    assert "enroot" not in left

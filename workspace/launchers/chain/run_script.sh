@@ -3,6 +3,8 @@
 # Submit it from the folder of train.py; each node writes into a file of its own, log/JOB/NODE.out:
 #
 #     sbatch launchers/chain/run_script.sh train.py --parallel ddp --steps 20
+#
+# With IMAGE=FILE.sqsh, which `enroot import` writes, torchrun.sh runs in a container on each node: enroot.sh.
 
 #SBATCH --job-name=chain
 #SBATCH --nodes=2
@@ -27,5 +29,7 @@ export MASTER_ADDR MASTER_PORT
 
 # srun makes the files, but not their folder. %N is the node's name.
 mkdir -p "log/$SLURM_JOB_ID"
+script=torchrun.sh
+if [[ ${IMAGE:-} ]]; then script=enroot.sh; fi
 exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --output="log/$SLURM_JOB_ID/%N.out" \
-  bash launchers/chain/torchrun.sh "${@:-launchers/distributed_sum.py}"
+  bash "launchers/chain/$script" "${@:-launchers/distributed_sum.py}"
