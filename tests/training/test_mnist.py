@@ -25,7 +25,7 @@ FAILS = """
 import train_mnist
 epoch = train_mnist.Run.epoch
 def failing(run, number):
-    if number == {epoch} and not run.chief:
+    if number == {epoch} and not run.is_rank_0:
         raise RuntimeError("out of luck")
     return epoch(run, number)
 train_mnist.Run.epoch = failing
