@@ -7,6 +7,7 @@ python3 launchers/hydra_submitit.py 'program="train.py --parallel ddp --steps 20
 from the folder of train.py. Ends when the jobs do, with their output.
 """
 
+import argparse
 import os
 import shlex
 import signal
@@ -22,6 +23,8 @@ import submitit_job
 
 WAIT = 900  # seconds for all jobs, their time in the queue included
 
+# Python 3.14 reads each option's help when the option is added; one of hydra 1.3's is no text yet, and is refused.
+argparse.ArgumentParser._check_help = lambda parser, action: None
 cloudpickle.register_pickle_by_value(submitit_job)  # a node's Python does not find modules of this folder
 
 
