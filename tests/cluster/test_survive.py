@@ -133,7 +133,7 @@ def test_the_time_limit_saves_requeues_and_resumes(slurm_cluster, straight):
     are paused until it comes, so that the run does not end before.
     """
     job = Training(slurm_cluster, "--time=2", "--signal=B:USR1@40")
-    job.wait_for_step(60)
+    job.wait_for_step(20)
     signal_ranks(slurm_cluster, "STOP")
     try:
         wait_until(partial(usr1_is_pending, slurm_cluster), what="Slurm's signal has reached both ranks", timeout=180)
