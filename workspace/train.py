@@ -63,6 +63,7 @@ def main():
     with rendezvous.process_group(env, config.backend, config.timeout) as device:
         try:
             precision(config, device)
+            communication.check(device)
         except ValueError as error:
             sys.exit(f"train.py: error: {error}")
         run = Run(config, env, device, strategy, text, batches, resumed, env.record(shard))

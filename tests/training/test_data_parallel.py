@@ -3,12 +3,14 @@
 from unittest.mock import patch
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from agreement import TOLERANCE, assert_same_steps, gradient_error, worst
 from parallel import ddp, hybrid, none
 from parallel.breaks import BREAKS
 from processes import spawn
+from ranks import communication
 from steps import LAYERS, measure, start
 
 # 5 sequences on 2 or 3 ranks: unequal shares. 10, accumulated in three steps: no_sync in the first two.
@@ -31,7 +33,7 @@ MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strateg
 
 def measure_ddp(rank, world_size):
     found = {name: measure(ddp, "float64", **case) for name, case in CASES.items()}
-    if world_size == 2:
+    if world_size == 2 and communication.sums(torch.bfloat16, "cpu"):
         found["rounded"] = measure(ddp, "float32", wire="bfloat16")
     for megabytes in (25, 0.5):  # of a model of 3 MB
         found[megabytes] = measure(ddp, "float64", channels=128, bucket_mb=megabytes)
@@ -116,6 +118,8 @@ def test_accumulation_sends_no_more_than_one_backward(two):
 
 def test_gradients_travel_in_the_precision_that_was_chosen(two, whole):
     """bfloat16 has 8 bits of a number, float32 has 24."""
+    if "rounded" not in two[0]:
+        pytest.skip("this torch's gloo does not add bfloat16")
     for rank in two:
         assert 2**-12 < gradient_error(rank["rounded"], whole["plain"]) < 2**-7
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -45,7 +46,7 @@ def reduce_all(rank, world_size):
         counted = torch.full(shape, 256.0 if rank == 0 else 1.0)
         found["counted", shape] = communication.all_reduce(counted, "forward", rounded=True)
     communication.configure(Config(wire="bfloat16"))
-    for rounded in (True, False):
+    for rounded in (True, False) if communication.sums(torch.bfloat16, "cpu") else (False,):
         some = torch.tensor([256.0, 1.0, 0.0][rank])
         found["by torch", rounded] = communication.all_reduce(some, "forward", rounded=rounded)
     for transport in ("socket", "backend"):
@@ -106,8 +107,23 @@ def test_numbers_that_travel_rounded_are_not_summed_rounded(ranks):
 
 def test_torch_sums_in_the_precision_on_the_network(ranks):
     """bfloat16 has no 257."""
+    if ("by torch", True) not in ranks[0]:
+        pytest.skip("this torch's gloo does not add bfloat16")
     for rank in ranks:
         assert (rank["by torch", True], rank["by torch", False]) == (256, 257)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_precision_that_the_backend_does_not_add_is_refused_at_the_start(monkeypatch, adds):
+    monkeypatch.setattr(communication, "sums", lambda dtype, device: adds or dtype != torch.bfloat16)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(communication, "settings", communication.Settings(wire="bfloat16"))
+    with nullcontext() if adds else pytest.raises(ValueError, match=r"--wire bfloat16: gloo .* take --wire float32"):
+        communication.check(torch.device("cpu"))
+    communication.configure(Config(wire="bfloat16", all_reduce="socket"))
+    communication.check(torch.device("cpu"))
+    communication.configure(Config())
 
 
 def test_a_group_sums_over_its_ranks_alone(ranks):

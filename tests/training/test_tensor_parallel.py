@@ -39,7 +39,7 @@ def measure_tp(rank, world_size):
     found = {case: measure(tp, "float64", **changed) for case, changed in CASES.items()}
     found["huge"] = loss_of_a_slice(rank, world_size, torch.float32)
     found["huge, bf16"] = loss_of_a_slice(rank, world_size, torch.bfloat16)
-    found["rounded"] = rounded(rank)
+    found["rounded"] = rounded(rank) if communication.sums(torch.bfloat16, "cpu") else None
     for dtype in DTYPES:
         found[None, dtype] = measure(tp, dtype)
         for name, mistake in BREAKS.items():
@@ -140,6 +140,8 @@ def test_the_sharded_loss_of_bf16_logits_is_made_in_float32(ranks):
 
 def test_activations_travel_in_the_precision_that_was_chosen(ranks):
     """bfloat16 has no 257."""
+    if ranks[0]["rounded"] is None:
+        pytest.skip("this torch's gloo does not add bfloat16")
     for rank in ranks:
         assert rank["rounded"] == (256, 256)
 

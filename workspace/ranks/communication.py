@@ -112,6 +112,25 @@ def configure(config):
     settings.all_reduce, settings.wire, settings.timeout = config.all_reduce, config.wire, config.timeout
 
 
+def sums(dtype, device):
+    """Whether the backend adds such numbers. gloo of Debian's torch 2.14 refuses bfloat16. Every rank calls it."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=dtype, device=device))
+    except RuntimeError:
+        return False
+    return True
+
+
+def check(device):
+    """ValueError if numbers cannot travel in the run's wire precision. Every rank of the world calls it."""
+    wire = WIRES[settings.wire]
+    if wire != torch.float32 and dist.is_initialized() and not by_socket(device) and not sums(wire, device):
+        raise ValueError(
+            f"--wire {settings.wire}: {dist.get_backend()} of torch {torch.__version__} does not add such numbers; "
+            "take --wire float32, or --all-reduce socket"
+        )
+
+
 def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
     """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, bitwise equal on each.
 
