@@ -62,12 +62,15 @@ def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) 
     """Give the names of a cluster's images back to those that its containers run on; whether one had lost its name.
 
     Another clone may have built its own under the same names, or removed them. Compose goes by names, and would make
-    all containers anew, under their jobs.
+    all containers anew, under their jobs. Containers that do not say what they were made with, as those of Compose
+    alone, may run on any images: no name is known to be theirs.
 
     Args:
         choices: what the containers were made with.
         tag: gives the image of an id a name.
     """
+    if not snapshot.choices:
+        return False
     there = [each for each in snapshot.containers if each.labels.get(CHOICES_LABEL) == snapshot.choices]
     used = {image(kind_of(each.service), choices): each.image_id for each in there}
     lost = {name: image_id for name, image_id in used.items() if snapshot.images.get(name) != image_id}

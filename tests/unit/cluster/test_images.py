@@ -74,3 +74,10 @@ def test_names_that_containers_had_go_back_to_the_images_they_run_on():
     assert tagged == [("sha256:2", names["control"]), ("sha256:3", names["node"])]
     kept = {names["db"]: "sha256:1", names["control"]: "sha256:2", names["node"]: "sha256:3"}
     assert not keep(choices, Snapshot("c", INFO, there, (), kept), lambda *words: tagged.append(words))
+
+
+def test_images_of_containers_that_say_nothing_get_no_names():
+    """Those of `docker compose up` alone may be another version's."""
+    there = (Container("c-login-1", "c", "login", "running", "Up", "sha256:1", {}, {}),)
+    named = {image("node", Choices()): "sha256:2"}
+    assert not keep(Choices(), Snapshot("c", INFO, there, (), named), lambda *words: pytest.fail(f"tagged {words}"))
