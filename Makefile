@@ -32,7 +32,7 @@ help: ## print this
 #: make purge                                    the images too
 #: make bench-collectives [LARGEST=67108864]     how fast two nodes talk, beside iperf3's limit; a plot
 #: make test [ONLY=smoke]                        lint and all tests; or a few of them in two minutes
-#:         [ONLY=unit|training|newest|cluster]
+#:         [ONLY=unit|containers|training|newest|cluster]
 #: make test-launchers                           the whole matrix of launchers
 #: make test-clients                             slurm-sdk, submitit, snakemake and others, from PyPI
 #: make test-versions [ONLY=26.05]               the core of the cluster tests with other versions of Slurm

@@ -17,11 +17,12 @@ from slurmbed.project import ROOT
 SUITES = {
     "unit": ("unit",),
     "training": ("training", "mutations"),
+    "containers": ("containers",),  # unit tests that need bubblewrap and squashfs-tools
     "cluster": ("cluster",),
     "newest": ("newest",),
     "smoke": ("unit", "smoke"),  # in two minutes, once there are images
 }
-ALL = ("unit", "training", "mutations", "newest", "cluster")
+ALL = ("unit", "containers", "training", "mutations", "newest", "cluster")
 # What all clusters of a suite have, other than the defaults.
 CHOSEN = {"newest": {testrun.SLURM: list(VERSIONS)[-1], testrun.FLAVOR: "slim"}}
 LIMIT = 4800  # seconds for one suite
@@ -139,4 +140,6 @@ def command(name: str) -> list[str]:
     if name in CLUSTER_TESTS:
         folder, *options = CLUSTER_TESTS[name]
         return [*pytest, str(ROOT / folder), *options]
+    if name == "containers":
+        return node_image.pytest(image, ROOT, name, "tests/unit/containers", options=node_image.with_containers())
     return node_image.pytest(image, ROOT, "training", "tests/training", *TWO_FILES)
