@@ -182,8 +182,7 @@ def calls_table(taken: dict[str, list[float]]) -> Table:
         shown.add_column(heading, justify="left" if heading == "how" else "right")
     base = median(taken[ITSELF])
     for how, values in taken.items():
-        spread = f"{median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
-        shown.add_row(how, spread, f"{median(values) - base:+.0f}")
+        shown.add_row(how, spread(values, 0), f"{median(values) - base:+.0f}")
     return shown
 
 
@@ -194,6 +193,10 @@ def table(taken: dict[str, list[float]], nodes: int, rounds: int) -> Table:
         shown.add_column(heading, justify="left" if heading == "what" else "right")
     base = median(taken[BARE])
     for what, values in taken.items():
-        spread = f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-        shown.add_row(what, spread, f"{median(values) / base:.2f} x")
+        shown.add_row(what, spread(values, 2), f"{median(values) / base:.2f} x")
     return shown
+
+
+def spread(values: list[float], digits: int) -> str:
+    middle, least, most = (f"{value:.{digits}f}" for value in (median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"

@@ -3,16 +3,17 @@
 import os
 import pwd
 
+from imagestore.enter import HOLDER, inherited
 from imagestore.errors import Refused
+from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
-HOLDER = "/usr/local/libexec/container-holder"
-OF_NODE = ("/etc/hosts", "/etc/resolv.conf")
 HARMLESS_FLAGS = ("rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "")
 
 
 def start(asked):
     """Becomes bubblewrap with what ``asked`` names, by the options of container.c; Refused if it cannot."""
     folder = image(asked)
+    told = start_config(folder)
     job = with_prolog(os.environ, asked["prolog"])
     is_root = "remap-root" in asked
     entry = pwd.getpwuid(os.getuid())
@@ -23,11 +24,11 @@ def start(asked):
     words += root(folder, asked.get("kept"))
     words += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
     words += ["--perms", "1777", "--dir", "/tmp", "--dir", "/run"]
-    for path in OF_NODE:
+    for path in FILES_OF_NODE:
         words += ["--ro-bind", path, path]
     words += ["--bind", entry.pw_dir, home] if "mount-home" in asked else ["--dir", home]
     if not is_root:
-        words += known_user(lines(folder, "layers"), asked.get("kept"), entry)
+        words += known_user(layers_of(folder), asked.get("kept"), entry)
     for path in made_by_slurm(os.environ):
         words += ["--bind", path, path]
     if os.path.isdir(job.get("SLURM_TMPDIR", "")):
@@ -35,12 +36,11 @@ def start(asked):
     words += mounts(asked.get("mounts", ""))
     if "readonly" in asked:
         words += ["--remount-ro", "/"]
-    words += ["--chdir", asked.get("workdir") or text(folder, "workdir") or "/", "--"]
+    words += ["--chdir", asked.get("workdir") or told["WorkingDir"] or "/", "--"]
     if "entrypoint" in asked:
-        words += texts(folder, "entrypoint")
-    holder = os.open(HOLDER, os.O_RDONLY)
-    os.set_inheritable(holder, True)
-    environment = merged(job, texts(folder, "env"), asked.get("env", ""))
+        words += told["Entrypoint"]
+    holder = inherited(os.open(HOLDER, os.O_RDONLY))
+    environment = merged(job, told["Env"], asked.get("env", ""))
     os.execvpe("/usr/bin/bwrap", [*words, f"/proc/self/fd/{holder}"], {**environment, "HOME": home})
 
 
@@ -48,7 +48,7 @@ def image(asked):
     """The folder that describes the image: of the kept container if there is one, else of the one that is asked for."""
     kept = asked.get("kept")
     if kept and os.path.exists(f"{kept}/image"):
-        return text(kept, "image")
+        return image_of(kept)
     if "image" not in asked:
         raise Refused(f"no container {asked['name']} is kept on {os.uname().nodename}; start it with --container-image")
     from imagestore.pull import pull
@@ -66,7 +66,7 @@ def image(asked):
 def root(folder, kept):
     """The container's files: the layers, and above them what it changes, in memory unless it is kept."""
     words = []
-    for layer in lines(folder, "layers"):
+    for layer in layers_of(folder):
         words += ["--overlay-src", layer]
     return words + (["--overlay", f"{kept}/upper", f"{kept}/work", "/"] if kept else ["--tmp-overlay", "/"])
 
@@ -156,32 +156,14 @@ def save(asked):
     from imagestore import squash
 
     kept = asked["kept"]
-    folder = text(kept, "image")
+    folder = image_of(kept)
     try:
-        squash.write([*lines(folder, "layers"), f"{kept}/upper"], squash.start_config(folder), asked["save"])
+        squash.write([*layers_of(folder), f"{kept}/upper"], start_config(folder), asked["save"])
     finally:
         if "name" not in asked:
-            remove(kept)
+            remove_tree(kept)
 
 
-def remove(kept):
-    """Deletes a kept container. The kernel made overlay's own folder in ``work`` with mode 0."""
-    import shutil
-
-    os.chmod(f"{kept}/work/work", 0o700)
-    shutil.rmtree(kept)
-
-
-def text(folder, name):
-    with open(f"{folder}/{name}") as file:
-        return file.read().strip()
-
-
-def lines(folder, name):
-    return text(folder, name).splitlines()
-
-
-def texts(folder, name):
-    """Those of a file in which each is ended by a NUL."""
-    with open(f"{folder}/{name}", errors="surrogateescape") as file:
-        return file.read().split("\0")[:-1]
+def image_of(kept):
+    with open(f"{kept}/image") as file:
+        return file.read()

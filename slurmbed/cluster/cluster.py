@@ -2,9 +2,8 @@
 
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from slurmbed.cluster.removal import diagnosis, remove
 from slurmbed.cluster.resize import delete_nodes_above, retire_nodes_above
 from slurmbed.cluster.settings import IMAGES_PROJECT, Choices, Settings
 from slurmbed.cluster.ssh_keys import let_in, public_keys
+from slurmbed.cluster.timeline import Timeline
 from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import Compose, container_name
 from slurmbed.engine.overlay import OURS
@@ -53,7 +53,7 @@ class Cluster:
         self.name = self.settings.name
         self.compose = Compose(self.name)
         self.slurm = Slurm(self.as_user())
-        self.timeline: list[tuple[str, float]] = []
+        self.timeline = Timeline()
         self.spec = load.load(self.settings.config, gpu_names) if self.settings.config else None
         self._snapshot: Snapshot | None = None
 
@@ -66,15 +66,15 @@ class Cluster:
             UsageError: bad input; nothing was changed.
             SlurmbedError: anything else; what was started is removed again unless it was there or RETAIN is set.
         """
-        with self.step("connect to the engine"):
+        with self.timeline.step("connect to the engine"):
             self.ensure_engine()
         with self.lock("up"):
-            with self.step("look and plan"):
+            with self.timeline.step("look and plan"):
                 plan = self.plan()
-            with self.step("build images"):
+            with self.timeline.step("build images"):
                 self.build(plan.choices, transfer.registry_of_environment())
             if plan.choices.containers and not plan.is_met_by(self.snapshot):
-                with self.step("containers in jobs"):
+                with self.timeline.step("containers in jobs"):
                     namespaces.check(images.image("node", plan.choices), plan.apparmor)
             return self.bring_up(plan)
 
@@ -91,18 +91,18 @@ class Cluster:
             if before.highest_node > nodes and before.is_running:
                 retire_nodes_above(self.slurm, self.as_root, nodes)
             if not plan.is_met_by(before):
-                with self.step("docker compose up"):
+                with self.timeline.step("docker compose up"):
                     self.start(plan, before)
             if plan.spec and plan.spec.needs_accounts:
-                with self.step("accounts"):
+                with self.timeline.step("accounts"):
                     wait_for_accounting(self.engine, self.name)
                     accounts.apply(plan.spec, self.as_root)
             self.say("waiting until Slurm is ready")
             qos = plan.spec.ready_qos if plan.spec else ""
             if plan.choices.rest:
-                with self.step("slurmrestd"):
+                with self.timeline.step("slurmrestd"):
                     wait_for_rest(self.engine, self.name)
-            found = wait_ready(self.engine, self.name, self.user, plan.lasting, qos, self.stage())
+            found = wait_ready(self.engine, self.name, self.user, plan.lasting, qos, self.timeline.stages())
             changed = delete_nodes_above(found, self.as_root, nodes, self.say)
             if elastic.attend(self.engine, self.name, found, plan.slices, self.as_root, self.say) or changed:
                 found = self.slurm.nodes()
@@ -282,24 +282,6 @@ class Cluster:
             self.up()
 
     # ---- steps ----
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.timeline.append((name, time.perf_counter() - started))
-
-    def stage(self) -> Callable[[str], None]:
-        """Writes the stages of readiness into the timeline, as they are reached."""
-        last = time.perf_counter()
-
-        def reached(stage: str) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            self.timeline.append((f"ready: {stage}", now - last))
-            last = now
-
-        return reached
 
     def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
         """While it is held no other command changes the cluster, or the images. What was seen before is forgotten."""

@@ -215,7 +215,7 @@ class Slurm:
         def sleep(seconds: float) -> None:
             nonlocal seen
             looked = self.changed(job_id, seen, longest)
-            if looked is None:
+            if looked is None:  # nothing can wait where Slurm is, as while the login node is down
                 time.sleep(seconds)
             else:
                 seen = looked

@@ -7,9 +7,10 @@ import pytest
 
 from dev import testrun
 from slurmbed import Cluster, Settings
-from slurmbed.cluster import access, images, readiness
+from slurmbed.cluster import access, images, namespaces, readiness
 from slurmbed.cluster.host import Host
 from slurmbed.cluster.settings import DEFAULT_FLAVOR, VERSIONS
+from slurmbed.engine.client import Engine
 from slurmbed.errors import UsageError
 from slurmbed.project import ROOT
 from slurmbed.slurm.placement import parse_ranks
@@ -43,6 +44,11 @@ def build_images(cluster: Cluster) -> str:
     plan = cluster.plan()
     cluster.build(plan.choices)
     return images.image("node", plan.choices)
+
+
+def no_containers_in_jobs(image: str) -> str:
+    """Why jobs can have no containers on this machine; empty if they can."""
+    return namespaces.refusal(image, Host.of(Engine().info).apparmor)
 
 
 def wait_ready(cluster: Cluster, nodes: int) -> None:

@@ -15,6 +15,7 @@ from lessons import ring
 from processes import spawn
 from ranks import communication, sockets
 from ranks.sockets import SMALL, Peers
+from steps import of_torch_2_6
 
 # Small ones go whole, large ones in slices when there are more than two ranks; 7 numbers do not divide by 2 or 3.
 SHAPES = {"scalar": (), "odd": (7,), "matrix": (5, 7), "large": (SMALL // 4 + 5, 3), "empty": (0,)}
@@ -111,6 +112,11 @@ def test_torch_sums_in_the_precision_on_the_network(ranks):
         pytest.skip("this torch's gloo does not add bfloat16")
     for rank in ranks:
         assert (rank["by torch", True], rank["by torch", False]) == (256, 257)
+
+
+@of_torch_2_6
+def test_gloo_adds_bfloat16(ranks):
+    assert ("by torch", True) in ranks[0]
 
 
 @pytest.mark.parametrize("adds", [True, False])

@@ -7,12 +7,10 @@ import os
 
 from imagestore import merged
 from imagestore.errors import Refused
-from imagestore.squash import layers_of, start_config
-from imagestore.store import remove_tree
+from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
 # The node's: a container has no namespaces but those of users and mounts.
 OF_THE_NODE = (("/proc", "rw"), ("/dev", "rw"), ("/sys", "ro"), ("/tmp", "rw"))
-FILES_OF_THE_NODE = ("/etc/resolv.conf", "/etc/hosts")
 
 
 def write(image, target):
@@ -52,10 +50,7 @@ def runtime_config(start):
             {"destination": name, "source": name, "type": "none", "options": ["rbind", mode]}
             for name, mode in OF_THE_NODE
         ]
-        + [
-            {"destination": name, "source": name, "type": "none", "options": ["bind", "ro"]}
-            for name in FILES_OF_THE_NODE
-        ],
+        + [{"destination": name, "source": name, "type": "none", "options": ["bind", "ro"]} for name in FILES_OF_NODE],
         "linux": {
             "namespaces": [{"type": "user"}, {"type": "mount"}],
             "uidMappings": [{"containerID": user, "hostID": user, "size": 1}],

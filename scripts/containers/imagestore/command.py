@@ -59,18 +59,18 @@ def dispatch(arguments):
 
 
 def save(image, file):
-    from imagestore import squash
+    from imagestore import squash, store
     from imagestore.pull import pull
 
     folder = pull(image)
-    squash.write(squash.layers_of(folder), squash.start_config(folder), file)
+    squash.write(store.layers_of(folder), store.start_config(folder), file)
 
 
 def save_running(pid, start, file):
-    from imagestore import squash
+    from imagestore import squash, store
 
     if not pid.isdigit():
         raise Refused(f"{pid!r} is no process")
     nothing = {"Env": [], "Entrypoint": [], "Cmd": [], "WorkingDir": "", "User": ""}
-    config = squash.start_config(start) if start else nothing
+    config = store.start_config(start) if start else nothing
     squash.write([f"/proc/{pid}/root"], config, file, skip=squash.mounted_in(pid))

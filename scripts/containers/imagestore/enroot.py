@@ -10,7 +10,7 @@ import sys
 
 from imagestore import enter, reference, squash
 from imagestore.errors import Refused
-from imagestore.store import remove_tree
+from imagestore.store import layers_of, remove_tree, start_config
 
 
 def main(arguments):
@@ -115,7 +115,7 @@ def import_image(options):
     inform(f"Fetching image {image}")
     folder = pull(options.uri)
     inform("Creating squashfs filesystem...")
-    squash.write(squash.layers_of(folder), squash.start_config(folder), file, options=squash_options())
+    squash.write(layers_of(folder), start_config(folder), file, options=squash_options())
 
 
 def file_name(image):
@@ -158,7 +158,7 @@ def start(options):
     if os.path.isfile(options.container):
         from imagestore.pull import pull
 
-        layers = squash.layers_of(pull(os.path.realpath(options.container)))
+        layers = layers_of(pull(os.path.realpath(options.container)))
         root = layers[-1]
     else:
         root, layers = existing(options.container), None

@@ -8,6 +8,7 @@ from imagestore import squash
 from imagestore.enter import inherited
 from imagestore.errors import Refused
 from imagestore.inside import inside, make_point, read_text
+from imagestore.store import FILES_OF_NODE
 
 ALWAYS = ("TERM", "COLORTERM", "LS_COLORS")
 YES = ("y", "yes", "true", "1", "on")
@@ -33,7 +34,7 @@ def command_line(root, layers, options, command):
     else:
         words += ["--bind" if writable else "--ro-bind", root, "/"]
     mounts = [("/dev", "/dev", "dev-bind"), ("/proc", "/proc", "bind"), ("/sys", "/sys", "ro-bind")]
-    mounts += [("/tmp", "/tmp", "bind"), *((name, name, "ro-bind") for name in ("/etc/resolv.conf", "/etc/hosts"))]
+    mounts += [("/tmp", "/tmp", "bind"), *((name, name, "ro-bind") for name in FILES_OF_NODE)]
     if wish("ENROOT_MOUNT_HOME"):
         mounts.append((user.pw_dir, home, "bind"))
     else:

@@ -10,11 +10,11 @@ MOST_LINKS = 40
 def inside(root, path):
     """`path` without links, as the container would follow them: an absolute one starts at its root, and `..` does not
     lead out of it. What is not there yet is left as it is."""
-    todo = path.split("/")[::-1]
+    left = path.split("/")[::-1]
     done = []
     links = 0
-    while todo:
-        part = todo.pop()
+    while left:
+        part = left.pop()
         if part == "..":
             del done[-1:]
         elif part not in ("", "."):
@@ -28,7 +28,7 @@ def inside(root, path):
             target = os.readlink(here)
             if target.startswith("/"):
                 done = []
-            todo += target.split("/")[::-1]
+            left += target.split("/")[::-1]
     return "/" + "/".join(done)
 
 

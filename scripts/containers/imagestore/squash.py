@@ -87,31 +87,6 @@ def read(folder, name):
         return file.read(1 << 20) if stat.S_ISREG(os.fstat(handle).st_mode) else None
 
 
-def start_config(folder):
-    """The part `config` of an image's configuration, from the folder of an image in a store."""
-
-    def words(name):
-        with open(f"{folder}/{name}", "rb") as file:
-            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-
-    def text(name):
-        with open(f"{folder}/{name}") as file:
-            return file.read()
-
-    return {
-        "Env": words("env"),
-        "Entrypoint": words("entrypoint"),
-        "Cmd": words("cmd"),
-        "WorkingDir": text("workdir"),
-        "User": text("user"),
-    }
-
-
-def layers_of(folder):
-    with open(f"{folder}/layers") as file:
-        return file.read().splitlines()
-
-
 def write(layers, config, target, skip=frozenset(), options=FASTEST):
     """Makes the squashfs file `target` of these layers, lowest first, and of the part `config` of a configuration.
     The file appears when it is whole."""

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from imagestore.errors import Refused
 
 PLACE = "/var/lib/container-images"
+FILES_OF_NODE = ("/etc/hosts", "/etc/resolv.conf")  # which every container sees
 
 
 def place():
@@ -133,6 +134,31 @@ class Store:
         with open(temporary, "w") as file:
             file.write(text)
         os.rename(temporary, f"{self.path}/{name}")
+
+
+def start_config(folder):
+    """The part `config` of an image's configuration, from the folder of an image in a store."""
+
+    def words(name):
+        with open(f"{folder}/{name}", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+
+    def text(name):
+        with open(f"{folder}/{name}") as file:
+            return file.read()
+
+    return {
+        "Env": words("env"),
+        "Entrypoint": words("entrypoint"),
+        "Cmd": words("cmd"),
+        "WorkingDir": text("workdir"),
+        "User": text("user"),
+    }
+
+
+def layers_of(folder):
+    with open(f"{folder}/layers") as file:
+        return file.read().splitlines()
 
 
 def bare(digest):

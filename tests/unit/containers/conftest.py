@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -66,6 +67,18 @@ def registry():
     server = Registry()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def user_mounts():
+    """This machine lets an ordinary user make a namespace, and mount overlays in it; skips the test, if not."""
+    script = (
+        "mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b /mnt/c && "
+        "mount -t overlay -o userxattr,lowerdir=/mnt/a:/mnt/b none /mnt/c"
+    )
+    tried = subprocess.run(["unshare", "-Urm", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    if tried.returncode:
+        pytest.skip(f"this machine mounts nothing for users: {tried.stderr.strip()}")
 
 
 @pytest.fixture

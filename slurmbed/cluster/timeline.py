@@ -1,0 +1,28 @@
+"""Where the time of a command goes."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Timeline(list[tuple[str, float]]):
+    """Steps in their order, each with the seconds that it took."""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Write down what is done in the `with`, unless it fails."""
+        started = time.perf_counter()
+        yield
+        self.append((name, time.perf_counter() - started))
+
+    def stages(self) -> Callable[[str], None]:
+        """Writes down the stages of readiness, as they are reached."""
+        last = time.perf_counter()
+
+        def reached(stage: str) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            self.append((f"ready: {stage}", now - last))
+            last = now
+
+        return reached
