@@ -2,13 +2,16 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from gpt.config import RECIPES, Config, flag, of_recipes
-from processes import TIMEOUT, metrics, succeed, train
+from processes import TIMEOUT, metrics, spawn, succeed, train
+from ranks import signals
 from small_runs import DISAGREES, FAILS, KILL, OUTLINED, QUICK, RAISE, SAMPLES_LAST, STOPS, losses, newest
 
 
@@ -120,6 +123,22 @@ def test_mistakes(run, flags, world_size, message):
         assert rank.stderr.startswith("train.py: error: ")
         assert message in rank.stderr
         assert "Traceback" not in rank.stderr
+
+
+def answers(rank, _):
+    """What a rank is told before a signal comes to the last one, and after it."""
+    signals.received, told = 0, []
+    for _ in range(2):
+        interruption = signals.Interruption()
+        interruption.ask()
+        told.append(interruption.answer())
+        if rank == 1:
+            signals.remember(signal.SIGTERM, None)
+    return torch.tensor(told)
+
+
+def test_every_rank_learns_of_a_signal_to_one(tmp_path):
+    assert [told.tolist() for told in spawn(answers, 2, tmp_path)] == [[0, signal.SIGTERM]] * 2
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 75)])
