@@ -125,9 +125,11 @@ def env(settings: Settings, user: str, ssh_config: bool) -> None:
     """
     cluster = Cluster(settings, say)
     cluster.require_running()
-    user = user or cluster.user
     if ssh_config:
-        click.echo(access.ssh_config(cluster, user), nl=False)
+        click.echo(access.ssh_config(cluster, user or cluster.user), nl=False)
         return
+    if os.geteuid() == 0 and not user:
+        click.echo(f"jobs run as {cluster.user}, who cannot write into root's folders: see --user root", err=True)
+    user = user or cluster.user
     for name, value in access.environment(cluster, user, os.environ).items():
         click.echo(f"export {name}={shlex.quote(value)}")

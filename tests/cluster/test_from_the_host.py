@@ -61,6 +61,20 @@ def test_sbatch_and_srun_work_in_a_shared_folder_under_its_own_path(shell, works
     assert (greeting, folder) == ("good morning", str(workspace))
 
 
+def test_a_job_script_in_a_folder_that_the_cluster_does_not_see(shell, tmp_path, workspace):
+    script = tmp_path / "temporary.sh"
+    script.write_text("#!/bin/sh\necho $SLURM_JOB_NAME $1\n")
+    with shell(f"sbatch --wait --ntasks=1 --output=runs/temporary.log {script} argument") as command:
+        _, errors = command.communicate(timeout=180)
+    assert command.returncode == 0, errors
+    assert (workspace / "runs" / "temporary.log").read_text() == "temporary.sh argument\n"
+
+
+def test_env_tells_root_that_jobs_are_not_roots(slurm_cluster):
+    assert ("jobs run as alice" in slurmbed("env").stderr) == (os.geteuid() == 0)
+    assert slurmbed("env", "--user", "root").stderr == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_the_job_step(shell, slurm_cluster, workspace, number):
     """To the whole process group, as a terminal sends Ctrl-C; srun wants two of those within a second."""

@@ -16,6 +16,13 @@ cat
 exit 7
 """
 
+RUNS_IT_HERE = """#!/bin/sh
+while [ "$1" != c-login-1 ]; do shift; done
+shift
+PATH=${0%/*}:/usr/bin:/bin exec "$@"
+"""
+"""A `docker exec` whose container is this machine."""
+
 
 @pytest.fixture
 def call(tmp_path):
@@ -97,9 +104,36 @@ def test_the_callers_variables_keep_their_values_whatever_their_names(tmp_path, 
 
 def test_a_folder_that_the_cluster_does_not_see_is_refused_with_what_to_do(call, tmp_path):
     for cwd in (tmp_path, tmp_path / "fakes"):
-        done, words = call("squeue", cwd=cwd)
+        done, words = call("sbatch", cwd=cwd)
         assert (done.returncode, words) == (2, [])
         assert f"the cluster does not see {cwd}: slurmbed up --mount '{cwd}'" in done.stderr
+
+
+def test_a_command_that_uses_no_files_works_in_every_folder(call, tmp_path):
+    _, words = call("squeue", "--me", cwd=tmp_path)
+    assert "--workdir=/" in words
+    assert words[-2:] == ["squeue", "--me"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_job_script_that_the_cluster_does_not_see_is_copied_there(call, tmp_path, here):
+    """Programs like torchx write it into a temporary folder. Its name is the job's name."""
+    script = tmp_path / "my job.sh"
+    script.write_text("#!/bin/sh\nhostname\n")
+    (tmp_path / "fakes" / "docker").write_text(RUNS_IT_HERE)
+    (tmp_path / "fakes" / "sbatch").write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@"; for each; do [ -f "$each" ] && cat "$each"; done; exit 5'
+    )
+    (tmp_path / "fakes" / "sbatch").chmod(0o755)
+    typed = os.path.relpath(script, tmp_path / "shared" / "deep") if here else str(script)
+    done, _ = call("sbatch", "--parsable", "", typed, typed)
+    option, empty, copy, argument, *text = done.stdout.splitlines()
+    assert (option, empty, argument) == ("--parsable", "", typed)
+    assert copy != typed
+    assert Path(copy).name == "my job.sh"
+    assert text == ["#!/bin/sh", "hostname"] * 2
+    assert done.returncode == 5
+    assert not Path(copy).parent.exists()
 
 
 def test_without_a_cluster_it_says_how_to_choose_one(call):
