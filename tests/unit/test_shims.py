@@ -115,6 +115,23 @@ def test_a_command_that_uses_no_files_works_in_every_folder(call, tmp_path):
     assert words[-2:] == ["squeue", "--me"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ("squeue -u anna -h", "squeue -u alice -h"),
+        ("squeue -uanna", "squeue -ualice"),
+        ("sacct --user=anna -j 7", "sacct --user=alice -j 7"),
+        ("scancel --user anna", "scancel --user alice"),
+        ("squeue --user=annabel --name anna", "squeue --user=annabel --name anna"),
+        ("sbatch --comment anna job", "sbatch --comment anna job"),
+    ],
+)
+def test_the_callers_name_is_that_of_the_clusters_user(call, typed, given):
+    """Programs ask `squeue -u $USER`, and jobs are alice's."""
+    _, words = call(*typed.split(), USER="anna")
+    assert words[-len(given.split()) :] == given.split()
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_a_job_script_that_the_cluster_does_not_see_is_copied_there(call, tmp_path, here):
     """Programs like torchx write it into a temporary folder. Its name is the job's name."""
