@@ -106,13 +106,14 @@ class Trainer:
         return dict(calls_now - calls)
 
     def gradients(self, tokens, targets):
-        """Make the gradient of the batch's mean loss, piece by piece; returns this rank's part of the loss."""
-        pieces = self.config.accumulate
+        """Make the gradient of the batch's mean loss, by microbatches; returns this rank's part of the loss."""
+        microbatches = self.config.accumulate
         mine = self.strategy.local_batch(self.model, tokens, targets)
+        pairs = zip(*(each.tensor_split(microbatches) for each in mine), strict=True)
         loss = 0.0
-        for number, (some, theirs) in enumerate(zip(*(t.tensor_split(pieces) for t in mine), strict=True), start=1):
+        for number, (some, theirs) in enumerate(pairs, start=1):
             with self.autocast():
-                loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == pieces)
+                loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == microbatches)
         return loss
 
     @torch.no_grad()

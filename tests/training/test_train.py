@@ -96,7 +96,7 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
         (
             ["--parallel", "pp", "--batch-size", 12, "--accumulate", 2],
             2,
-            "--batch-size 12 cannot be divided into 8 equal pieces",
+            "--batch-size 12 cannot be divided into 8 equal microbatches",
         ),
         (
             ["--parallel", "tp-dtensor", "--sequence-parallel", "on", "--block-size", 15],

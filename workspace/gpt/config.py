@@ -32,9 +32,9 @@ class Config:
         "off", "tp-dtensor: on: norms and the residual stream are sharded along the sequence", ("off", "on")
     )
     accumulate: int = knob(
-        1, "gradient accumulation: pieces of its batch that a rank computes one after another before an optimiser step"
+        1, "gradient accumulation: microbatches that a rank computes one after another before an optimiser step"
     )
-    microbatches: int = knob(4, "pp: pieces of the batch, which are in the pipeline at the same time")
+    microbatches: int = knob(4, "pp: microbatches that are in the pipeline at the same time")
     bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients in one all-reduce")
     all_reduce: str = knob(
         "backend",

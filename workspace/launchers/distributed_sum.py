@@ -1,7 +1,8 @@
 """The smallest program that proves a launch: every rank finds itself, all sum, and each checks the sum.
 
-Under any launcher (../env.py has the table of their variables). Each rank prints its record; rank 0 then says who was
-there. Ends with 1, and the reason, unless every rank is there once, on all nodes of the job, and every number is right.
+It runs under any launcher; ranks/environment.py has the table of their variables. Each rank prints its record; rank 0
+then says who was there. Ends with 1, and the reason, unless every rank is there once, on all nodes of the job, and
+every number is right.
 
     srun --ntasks-per-node=8 python3 launchers/distributed_sum.py
     sbatch launchers/torchrun.sbatch launchers/distributed_sum.py --seconds 30

@@ -29,16 +29,16 @@ def port():
     return 20000 + int(os.environ["SLURM_JOB_ID"]) % 10000
 
 
-def run(words):
-    """`python3 WORDS...`, in this process. ProgramFailed if it ends with another status than 0.
+def run(arguments):
+    """`python3 ARGUMENTS...`, in this process. ProgramFailed if it ends with another status than 0.
 
     Not SystemExit: launchers take that for an orderly end, or lose its text.
     """
-    words = words or [DEFAULT]
-    path, *_ = sys.argv[:] = words
+    arguments = arguments or [DEFAULT]
+    path, *_ = sys.argv[:] = arguments
     sys.path.insert(0, str(Path(path).resolve().parent))  # as python3 does; runpy does not
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise ProgramFailed(f"{' '.join(words)} ended with {end.code}") from None
+            raise ProgramFailed(f"{' '.join(arguments)} ended with {end.code}") from None

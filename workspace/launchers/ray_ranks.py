@@ -42,13 +42,13 @@ def main():
         sys.exit(f"ray_ranks.py: error: {error}")
 
 
-def rank(number, world_size, local_rank, words):
+def rank(number, world_size, local_rank, arguments):
     # Past Ray, which brings the ranks' lines to this script late, and the last ones perhaps never.
     output = os.open(os.environ["RANK_OUTPUT"], os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
     program.be_rank(number, world_size, local_rank, int(os.environ["RANKS_PER_NODE"]), os.environ["MASTER_ADDR"])
-    program.run(words)
+    program.run(arguments)
 
 
 def wait_for(condition, otherwise):

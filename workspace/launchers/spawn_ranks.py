@@ -10,10 +10,10 @@ import program
 from torch import multiprocessing
 
 
-def rank(number, world_size, words):
+def rank(number, world_size, arguments):
     # 127.0.0.1 is right here, and only here: all ranks are on this node. On two, each would be a world of its own.
     program.be_rank(number, world_size, number, world_size, "127.0.0.1")
-    program.run(words)
+    program.run(arguments)
 
 
 def main():

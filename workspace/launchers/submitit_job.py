@@ -19,12 +19,12 @@ POLL = 2  # seconds; submitit's own wait asks Slurm ever less often, and would l
 cloudpickle.register_pickle_by_value(program)  # a node's Python does not find modules of this folder
 
 
-def rank(words):
+def rank(arguments):
     os.environ["MASTER_PORT"] = str(program.port())  # submitit's own may be one that outgoing connections use
     # Not set_cuda_visible_devices: it writes the local rank there, even if Slurm gave this job the GPUs 4 to 7. And
     # overwrite: a MASTER_ADDR that was set on the login node came along.
     submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    program.run(words)
+    program.run(arguments)
 
 
 def main():
@@ -39,11 +39,11 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(usage="%(prog)s [--nodes N] [--ranks N] [--wait SECONDS] [PROGRAM WORDS...]")
+    parser = argparse.ArgumentParser(usage="%(prog)s [--nodes N] [--ranks N] [--wait SECONDS] [PROGRAM ARGUMENTS...]")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=8, help="ranks on each node, each with a GPU")
     parser.add_argument("--wait", type=int, default=600, help="seconds for the job, its time in the queue included")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM WORDS")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ARGUMENTS")
     return parser.parse_args()
 
 

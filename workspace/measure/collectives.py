@@ -59,8 +59,9 @@ def iperf(env, options):
         dist.all_gather_object(found, probe.getsockname()[1])
     command = ["iperf3", "--port", str(found[0])]
     if env.rank == 0 and shutil.which("iperf3"):
-        words = [*command, "--server", "--one-off", "--forceflush"]
-        server = subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0)  # unread lines stay where select sees them
+        server_command = [*command, "--server", "--one-off", "--forceflush"]
+        # Without a buffer: unread lines stay where select sees them.
+        server = subprocess.Popen(server_command, stdout=subprocess.PIPE, bufsize=0)
         # Ready, ended, or silent for too long: then the client says what it did not reach.
         while select.select([server.stdout], [], [], TIMEOUT)[0] and (line := server.stdout.readline()):
             if b"listening" in line:
@@ -74,9 +75,9 @@ def iperf(env, options):
 
 
 def iperf_client(command, server, options):
-    words = ["--client", server, "--json", "--time", str(IPERF_SECONDS), *options]
+    arguments = ["--client", server, "--json", "--time", str(IPERF_SECONDS), *options]
     try:
-        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT)
         return iperf_bandwidth(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         print(f"no limit from iperf3: {error}", flush=True)

@@ -19,7 +19,7 @@ def check(config, world_size):
     if config.batch_size < world_size * config.accumulate:
         raise ValueError(
             f"--batch-size {config.batch_size} cannot be divided over {world_size} ranks, each in "
-            f"{config.accumulate} piece(s): give {world_size * config.accumulate} or more"
+            f"{config.accumulate} microbatch(es): give {world_size * config.accumulate} or more"
         )
 
 
@@ -63,7 +63,7 @@ def mean_loss(model, tokens, targets, count):
 
 
 def backward(model, tokens, targets, count, last):
-    """Add to the gradients; they are summed over ranks with the last piece only. Returns this rank's part of the loss.
+    """Add to the gradients; only the last microbatch sums them over ranks. Returns this rank's part of the loss.
 
     DistributedDataParallel averages over R ranks, and the sum is wanted: hence R times the loss.
     """

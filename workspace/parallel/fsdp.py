@@ -4,7 +4,7 @@ every parameter, gradient and optimiser state. A block's parameters are whole wh
 The functions of none.py, in its order. Legend: B batch, T time, V symbols, L layers, R ranks.
 Source: Zhao et al. 2023, PyTorch FSDP, https://arxiv.org/abs/2304.11277; this is its second version, fully_shard.
 
-torch 2.6 has FSDP for GPUs only; `mend` says what three things a CPU and gloo need, and later versions mostly have.
+torch 2.6 has FSDP for GPUs only. `mend` adds three things that a CPU and gloo need; later versions have most.
 """
 
 import torch
@@ -18,7 +18,7 @@ from parallel.dtensors import shard_of, watch
 from ranks import sharding
 from ranks.communication import all_reduce, counted, own_device, phase
 
-# As which FSDP finds them in torch.distributed: torch 2.14 has new names for them.
+# FSDP looks these two up in torch.distributed by name, and torch 2.14 has new names for them.
 GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 if hasattr(dist, "all_gather_single"):
     GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
@@ -67,7 +67,7 @@ def mean_loss(model, tokens, targets, count):
 
 
 def backward(model, tokens, targets, count, last):
-    """Add to the gradients; they are summed over ranks with the last piece only. Returns this rank's part of the loss.
+    """Add to the gradients; only the last microbatch sums them over ranks. Returns this rank's part of the loss.
 
     FSDP averages over R ranks, and the sum is wanted: hence R times the loss.
     """
@@ -94,11 +94,11 @@ def shards(model):
 
 
 def mend(device_type="cpu"):
-    """Let FSDP run on a CPU over gloo, and count what it sends: it finds these functions as attributes of modules.
+    """Let FSDP run on a CPU over gloo, and count what it sends, by replacing functions where FSDP looks them up.
 
-    A stream of the CPU lacks two methods (https://github.com/pytorch/pytorch/pull/145935). Gathering a block again for
-    backward looks to autograd like a change of the parameters that forward saved. And gloo's reduce-scatter takes
-    ReduceOp.AVG for a sum, without a word.
+    1. A stream of the CPU lacks two methods (https://github.com/pytorch/pytorch/pull/145935).
+    2. Backward gathers a block again. Autograd takes that for a change of the parameters that forward saved.
+    3. gloo's reduce-scatter gives a sum where ReduceOp.AVG asks for a mean, and no error.
     """
     for name in ("record_event", "wait_event"):
         if not hasattr(torch.cpu.Stream, name):  # a CPU has one stream, in which everything is done in order
@@ -110,20 +110,22 @@ def mend(device_type="cpu"):
 
 
 def unnoticed_copy(gathered, sizes, dim, out):
-    """Copy what was gathered, [R, sum of n], to where each parameter was, [R, n]: its values are the same as before."""
+    """Copy what was gathered, [R, sum of n], into each parameter, [R, n]. The values are those of forward, so autograd
+    need not notice.
+    """
     for parameter, values in zip(out, gathered.split(sizes, dim), strict=True):
         with torch.autograd._unsafe_preserve_version_counter(parameter):
             parameter.copy_(values)
 
 
 def all_gather(*arguments, **options):
-    """all_gather_into_tensor, counted. On a CPU FSDP waits for it, so its time is all of it."""
+    """all_gather_into_tensor, [n/R] -> [n], counted. On a CPU FSDP waits for it: the time is that of the whole call."""
     with counted(f"{phase()} all_gather"):
         return all_gather_into_tensor(*arguments, **options)
 
 
 def reduce_scatter(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
-    """reduce_scatter_tensor, counted; an average is a sum, divided afterwards. On a CPU its time is all of it."""
+    """reduce_scatter_tensor, [n] -> [n/R], counted; a mean is a sum, divided afterwards. Timed as the all-gather."""
     average = op == dist.ReduceOp.AVG
     with counted(f"{phase()} reduce_scatter"):
         work = reduce_scatter_tensor(output, input, dist.ReduceOp.SUM if average else op, group, async_op)

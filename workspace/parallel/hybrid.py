@@ -54,7 +54,7 @@ def mean_loss(model, tokens, targets, count):
 
 
 def backward(model, tokens, targets, count, last):
-    """Add to the gradients; they are summed over the rows with the last piece. Returns this row's part of the loss."""
+    """Add to the gradients; only the last microbatch sums them over the rows. Returns this row's part of the loss."""
     with nullcontext() if last else model.no_sync():
         loss = mean_loss(model, tokens, targets, count)
         (loss * dist.get_world_size(model.process_group)).backward()

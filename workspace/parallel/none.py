@@ -36,14 +36,14 @@ def local_batch(model, tokens, targets):
 def mean_loss(model, tokens, targets, count):
     """This rank's part of the cross-entropy, a scalar, averaged over the `count` tokens of the whole batch.
 
-    Tokens and targets [B, T] are the local batch, or a piece of it.
+    Tokens and targets [B, T] are the local batch, or a microbatch of it.
     """
     logits = model(tokens)  # [B, T, V]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / count
 
 
 def backward(model, tokens, targets, count, last):
-    """Add to the gradients; `last` says that no piece of the batch is left. Returns this rank's part of the loss."""
+    """Add to the gradients; `last` says that no microbatch is left. Returns this rank's part of the loss."""
     loss = mean_loss(model, tokens, targets, count)
     loss.backward()
     return loss.detach()

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: every rank has some of the layers, and passes on what they make of the batch, piece by piece.
+"""Pipeline parallelism: every rank has some of the layers, and passes on what they make of each microbatch.
 
     2 stages, 4 microbatches       stage 0   F0 F1 .. B0 F2 B1 F3 B2 .. B3        F forward, B backward, .. idle
                                    stage 1   .. F0 B0 F1 B1 F2 B2 F3 B3 ..
@@ -34,11 +34,11 @@ def check(config, world_size):
         raise ValueError(
             f"--microbatches {config.microbatches} cannot keep {world_size} stages busy: give {world_size} or more"
         )
-    pieces = config.accumulate * config.microbatches
-    if config.batch_size % pieces:
+    count = config.accumulate * config.microbatches
+    if config.batch_size % count:
         raise ValueError(
-            f"--batch-size {config.batch_size} cannot be divided into {pieces} equal pieces, --accumulate "
-            f"{config.accumulate} x --microbatches {config.microbatches}: give a multiple of {pieces}"
+            f"--batch-size {config.batch_size} cannot be divided into {count} equal microbatches, "
+            f"--accumulate {config.accumulate} x --microbatches {config.microbatches}: give a multiple of {count}"
         )
 
 
@@ -51,9 +51,10 @@ def shard_description(config, symbols, rank, world_size):
 
 
 def prepare(model, config):
-    """The model as this rank trains it: what other stages hold lets everything through, and keeps its name free.
+    """The model as this rank trains it: an nn.Identity stands for each layer that another stage holds.
 
-    So the stage's forward is the model's own: tokens or activations in, activations or logits out.
+    So the stage's forward is the model's own, tokens or activations in, activations or logits out, and its parameters
+    keep their names.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device, mine = own_device(), blocks(config.layers, rank, world_size)
@@ -64,6 +65,7 @@ def prepare(model, config):
     if rank < world_size - 1:
         model.norm, model.head = nn.Identity(), nn.Identity()
     sharding.fill(model, shards)
+    # [0, 0, C]: nothing but the width, type and device of what a stage receives.
     model.activations = torch.empty(0, 0, config.channels, dtype=getattr(torch, config.dtype), device=device)
     model.stage = Stage(model, rank, world_size, device)
     model.schedule = Schedule1F1B(model.stage, config.microbatches, model.stage.loss, **UNSCALED)

@@ -1,6 +1,6 @@
 """A stage of pp.py's pipeline.
 
-Legend: B batch, T time, V symbols, M microbatches.
+Legend: B batch, T time, C channels, V symbols, M microbatches.
 """
 
 import time
@@ -13,25 +13,29 @@ from ranks.communication import Sends, count, moment, receive, took, transport
 
 
 class Stage(PipelineStage):
-    """torch's stage, which does its sends and receives itself, counted, and notes when it computes.
+    """torch's stage, which also counts its sends and receives and notes when it computes.
 
-    The schedule asks it for them in the right order, right before and after it computes. Left to torch 2.6, of a send
-    and a receive only the receive is waited for, and gloo drops a send that nobody holds.
+    torch's schedule asks a stage for the sends and receives of each microbatch, [B/M, T, C], right before and right
+    after it computes: get_fwd_recv_ops and the three like it.
 
-    With NCCL it leaves them to the schedule, and counts them only: what goes to a rank and what comes from it is done
-    in one order, so that two ranks that both send first would wait for each other. The schedule starts both at once,
+    With gloo the stage does them at once, and gives the schedule none. Where a stage sends and receives, the schedule
+    of torch 2.6 waits for the receive only, and gloo drops a send that nobody holds.
+
+    With NCCL the stage gives them to the schedule, and only counts them. All messages between two ranks then go in one
+    order: two ranks that both send first would wait for each other. The schedule starts a send and a receive together,
     by batch_isend_irecv.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.count, self.sends = 1, Sends()
+        # Whether the schedule sends and receives; of what it is doing, the kind and when it began.
         self.batched, self.handed = transport(None, self.device.type) == "nccl", None
         self.spans = {}  # (forward or backward, microbatch) -> [start, end] in the last batch, by time.perf_counter
 
     @contextmanager
     def computing(self, kind, microbatch):
-        """Note the time; if it has been noted before, it is longer now."""
+        """Note when a microbatch is computed. The second time, the loss's, makes the span of its forward longer."""
         self.over()
         span = self.spans.setdefault((kind, microbatch), [time.perf_counter(), None])
         yield
@@ -67,7 +71,7 @@ class Stage(PipelineStage):
         return self.send(super().get_bwd_send_ops(microbatch), "backward")
 
     def hand_over(self, operations, kind):
-        """Count what the schedule sends and receives itself; its time is that until the GPU computes again."""
+        """Count what the schedule sends and receives. It takes until the GPU computes again."""
         for _ in operations:
             count(kind, "nccl")
         if operations and self.handed is None:
@@ -75,7 +79,7 @@ class Stage(PipelineStage):
         return operations
 
     def over(self):
-        """What was handed over has been waited for: add its time."""
+        """The GPU is about to compute, so what was handed over has been waited for: add its time."""
         if self.handed is not None:
             took(*self.handed, moment("nccl"))
             self.handed = None

@@ -77,7 +77,7 @@ def local_batch(model, tokens, targets):
 def mean_loss(model, tokens, targets, count):
     """The cross-entropy, a scalar, averaged over the `count` tokens of the whole batch; equal on every rank.
 
-    Tokens and targets [B, T] are the batch, or a piece of it.
+    Tokens and targets [B, T] are the batch, or a microbatch of it.
     """
     logits = model(tokens)  # [B, T, ceil(V/R)]
     head = model.head

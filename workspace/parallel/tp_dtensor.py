@@ -157,7 +157,7 @@ def mean_loss(model, tokens, targets, count):
 
 
 def backward(model, tokens, targets, count, last):
-    """Add to the gradients, and with the last piece lay them out as the parameters. Returns the loss."""
+    """Add to the gradients, and with the last microbatch lay them out as the parameters. Returns the loss."""
     loss = mean_loss(model, tokens, targets, count)
     with loss_parallel():
         loss.backward()

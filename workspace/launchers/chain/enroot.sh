@@ -9,10 +9,10 @@ trap 'enroot remove --force chain && rmdir "$ENROOT_DATA_PATH"' EXIT
 enroot create --name chain "$IMAGE"
 
 # A container gets the image's variables, and those that are named.
-words=()
+options=()
 while read -r name; do
   case $name in
-    SLURM* | MASTER_* | RANKS_PER_NODE | CUDA_* | GLOO_* | NCCL_* | OMP_* | PYTHON*) words+=(--env "$name") ;;
+    SLURM* | MASTER_* | RANKS_PER_NODE | CUDA_* | GLOO_* | NCCL_* | OMP_* | PYTHON*) options+=(--env "$name") ;;
   esac
 done < <(compgen -e)
-enroot start --rw --mount "$PWD:$PWD" "${words[@]}" chain env --chdir="$PWD" bash launchers/chain/torchrun.sh "$@"
+enroot start --rw --mount "$PWD:$PWD" "${options[@]}" chain env --chdir="$PWD" bash launchers/chain/torchrun.sh "$@"

@@ -1,8 +1,7 @@
 """MNIST, data parallel, as PyTorch's tutorials do it: torchrun, DistributedSampler, DistributedDataParallel.
 
 Source: https://pytorch.org/tutorials/intermediate/ddp_series_multinode.html.
-../../train_mnist.py trains the same network,
-with all that a longer run wants.
+../../train_mnist.py trains the same network, with all that a longer run wants.
 """
 
 import argparse
