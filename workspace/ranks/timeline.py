@@ -1,18 +1,19 @@
-"""One training step on every rank as spans: what it computed, and how long it waited for the others. timeline.json.
+"""Record one training step on every rank in timeline.json: when a rank computed, and when it waited for others.
 
-torch.profiler records the step. A rank's lane are spans of what its main thread (on a GPU: the GPU) did:
+torch.profiler records the step. Each rank has a lane: the spans of its main thread, or of its GPU.
 
     forward, backward, optimizer   computing, and the Python around it (on a GPU: compute)
-    transfer                       nothing to compute before a collective has ended
-    idle                           the same, because another rank has not even begun that collective
+    transfer                       there is nothing to compute until a collective ends
+    idle                           the same, while another rank has not begun that collective
 
-`beside` are collectives that overlap with computing. A collective is known by the mark that communication.py sets, or
-by what the backend records: gloo's threads `gloo:all_reduce` and the like, NCCL its kernels. It is matched with those
-of the other ranks by its order among the like of its group; a receive, with the last send that began meanwhile.
+`beside` lists the collectives that overlap with computing. A collective is found by the mark that communication.py
+sets, or by what the backend records: `gloo:all_reduce` and the like in gloo's threads, or NCCL's kernels. The k-th
+collective of a kind matches the k-th on every other rank of the group. A receive matches the last send that began
+while it waited.
 
-Spans are in seconds. Ranks that share a machine, containers too, share its clock. Else each counts from the end of a
-barrier before the step, which is good to about the time of one message. Profiling costs some microseconds for each
-operation, so this step takes longer than others, and the journal leaves it out of the throughput.
+Spans are in seconds. Ranks on one machine share its clock, also in containers. Otherwise each rank counts from the end
+of a barrier before the step, which is exact to about the time of one message. Profiling adds some microseconds to each
+operation. So this step is slower than others, and the journal leaves it out of the throughput.
 """
 
 import json
@@ -72,18 +73,9 @@ def read(events):
     sent = sorted((span(e)[0], span(e)[1], e) for e in events if e.name.startswith(BACKENDS))
     main = [e for e in events if e.thread == step.thread and not e.is_async and e.device_type.name == "CPU"]
     kernels = [e for e in events if e.device_type.name == "CUDA" and not e.is_user_annotation]
+    calls = [(*span(e), plain(e.name)) for e in main if e.name.startswith(CALLS)]
     marks = sorted((*span(e), e.name.removeprefix(MARK)) for e in main if e.name.startswith(MARK) and not kernels)
-    collectives = []
-    for first, last, name in marks:
-        # The backend's own record of it, if it was the backend, is the same thing.
-        calls = [plain(e.name) for e in main if e.name.startswith(CALLS) and first <= span(e)[0] < last]
-        inside = (each for each in reversed(sent) if first <= each[0] and each[1] <= last)
-        own = next((each for each in inside if any(call.startswith(plain(each[2].name)) for call in calls)), None)
-        operation = name.rpartition(" ")[0]
-        if own:
-            sent.remove(own)
-            operation = own[2].name if own[2].name in POINT_TO_POINT else operation
-        collectives.append([operation, ranks_of(name), first, last])
+    collectives = marked(marks, calls, sent)
     groups = sorted((span(e)[0], ranks_of(e.name)) for e in main if e.name.startswith(SENT))
     for number, (first, last, event) in enumerate(sent):
         collectives.append([event.name, groups[number][1] if number < len(groups) else None, first, last])
@@ -96,9 +88,26 @@ def read(events):
         busy = [(*span(e), part(e) or ("forward" if span(e)[0] < ended else "optimizer")) for e in leaves]
     # gloo notes the end of a send when somebody waits for it, not when it has left.
     flights = [(first, last) for first, last, event in sent if event.name != SEND]
-    calls = [span(e) for e in main if e.name.startswith(CALLS)]
-    found = lane(busy, [mark[:2] for mark in marks], flights, calls, stop)
+    found = lane(busy, [mark[:2] for mark in marks], flights, [call[:2] for call in calls], stop)
     return {"stop": stop, "lane": found, "collectives": collectives}
+
+
+def marked(marks, calls, sent):
+    """[operation, ranks, start, stop] of each mark (start, stop, name), in order.
+
+    If the backend carried it, the backend has recorded the same collective, which is taken out of `sent`.
+    """
+    collectives = []
+    for first, last, name in marks:
+        called = [call for start, _, call in calls if first <= start < last]
+        inside = (each for each in reversed(sent) if first <= each[0] and each[1] <= last)
+        own = next((each for each in inside if any(call.startswith(plain(each[2].name)) for call in called)), None)
+        operation = name.rpartition(" ")[0]
+        if own:
+            sent.remove(own)
+            operation = own[2].name if own[2].name in POINT_TO_POINT else operation
+        collectives.append([operation, ranks_of(name), first, last])
+    return collectives
 
 
 def plain(name):

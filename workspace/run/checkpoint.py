@@ -50,20 +50,7 @@ def save(folder, config, text, step, losses, shards, optimizer):
     `losses` are the (sum, count) since the last log line. Returns the checkpoint's path.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    state = {"parameter": {name: shard.parameter for name, shard in shards.items()}}
-    for name, shard in shards.items():
-        for key, tensor in optimizer.state[shard.parameter].items():
-            if torch.is_tensor(tensor) and tensor.dim():  # not Adam's count of steps
-                state.setdefault(key, {})[name] = tensor
-    mine = saved_by(rank, {name: shard.place() for name, shard in shards.items()})
-    held = {
-        key: {
-            name: (shards[name].place(), shards[name].part(t).cpu().clone())
-            for name, t in tensors.items()
-            if name in mine
-        }
-        for key, tensors in state.items()
-    }
+    held = parts_of(rank, shards, optimizer)
     if config.checkpoint == "full":
         parts = [None] * world_size if rank == 0 else None
         dist.gather_object(held, parts)
@@ -96,6 +83,24 @@ def save(folder, config, text, step, losses, shards, optimizer):
         for old in by_step(folder)[:-KEPT]:
             remove(old)
     return path
+
+
+def parts_of(rank, shards, optimizer):
+    """What this rank saves, {key: {name: (place, tensor)}}: its parts of parameters and of the optimiser's state."""
+    state = {"parameter": {name: shard.parameter for name, shard in shards.items()}}
+    for name, shard in shards.items():
+        for key, tensor in optimizer.state[shard.parameter].items():
+            if torch.is_tensor(tensor) and tensor.dim():  # not Adam's count of steps
+                state.setdefault(key, {})[name] = tensor
+    mine = saved_by(rank, {name: shard.place() for name, shard in shards.items()})
+    return {
+        key: {
+            name: (shards[name].place(), shards[name].part(tensor).cpu().clone())
+            for name, tensor in tensors.items()
+            if name in mine
+        }
+        for key, tensors in state.items()
+    }
 
 
 def saved_by(rank, places):
