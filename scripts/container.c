@@ -252,6 +252,25 @@ static void hold_namespaces(const char *folder, const char *of_user, const char 
 	free(second);
 }
 
+/* Leaves of the report's environment what the image and its entrypoint say, and nothing that has its value from the job:
+ * tasks have other values, like SLURM_PROCID, which Slurm sets later, and so has a step that joins. */
+static void drop_what_the_job_says(void)
+{
+	char *entry = report + strlen(report) + 1, *end = entry, **own;
+	size_t size;
+
+	for (; *entry; entry += size) {
+		size = strlen(entry) + 1;
+		for (own = user.environment; *own && strcmp(*own, entry); own++)
+			;
+		if (!*own && strchr(entry, '=')) {
+			memmove(end, entry, size);
+			end += size;
+		}
+	}
+	*end = 0;
+}
+
 /* Runs container-start. For a container what it reports begins with the number of its first process. */
 static int run(int is_container, const char *word, const char *text)
 {
@@ -276,6 +295,7 @@ static int run(int is_container, const char *word, const char *text)
 		hold_namespaces(folder, "user", "mnt");
 		free(folder);
 		report += strlen(report) + 1;
+		drop_what_the_job_says();
 	}
 	close(taken[0]);
 	close(held[1]);
@@ -384,20 +404,15 @@ int slurm_spank_user_init(spank_t spank, int count, char **words)
 	return 0;
 }
 
-/* What the image and its entrypoint say, but nothing that has its value from the job: that of a task is another. */
 static void set_environment(spank_t spank)
 {
-	char *entry = report + strlen(report) + 1, **own;
+	char *entry = report + strlen(report) + 1;
 
 	for (; *entry; entry += strlen(entry) + 1) {
-		for (own = user.environment; *own && strcmp(*own, entry); own++)
-			;
-		if (!*own && strchr(entry, '=')) {
-			char *name = strndup(entry, strchr(entry, '=') - entry);
+		char *name = strndup(entry, strchr(entry, '=') - entry);
 
-			spank_setenv(spank, name, strchr(entry, '=') + 1, 1);
-			free(name);
-		}
+		spank_setenv(spank, name, strchr(entry, '=') + 1, 1);
+		free(name);
 	}
 }
 
