@@ -68,13 +68,13 @@ class BatchJob:
             JobFailed: it is over without that; with the last lines of its output.
             WaitTimeout: the text was not there within ``timeout`` seconds.
         """
-        file = self.record.stdout
 
         def check() -> str:
-            is_over = self.record.is_over
-            if self.slurm.runner(["bash", "-c", WRITTEN, "written", text, file, "0" if is_over else str(LOOK)]).ok:
+            job = self.record  # of an array's task that has not started, Slurm names no file yet
+            waits = "0" if job.is_over else str(LOOK)
+            if self.slurm.runner(["bash", "-c", WRITTEN, "written", text, job.stdout, waits]).ok:
                 return self.stdout
-            if is_over:
+            if job.is_over:
                 raise JobFailed(f"job {self.id} ended without {text!r} in its output", "", last_lines(self.stdout))
             raise Pending(last_lines(self.stdout))
 

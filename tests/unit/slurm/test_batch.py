@@ -72,6 +72,19 @@ def test_output_is_waited_for_where_the_job_writes_it(writing, tmp_path):
     assert writing.wait_for_output("is [there]", timeout=60) == "it is [there]\n"
 
 
+def test_the_output_of_an_arrays_task_is_looked_for_where_it_is_once_the_task_runs(writing, monkeypatch):
+    """Until then Slurm gives the array's number, 4294967294, for %a."""
+    monkeypatch.setattr("slurmbed.slurm.batch.LOOK", 0)
+    running = writing.record
+    file = running.stdout
+    pending = SimpleNamespace(stdout=f"{file}-4294967294", is_over=False)
+    records = [pending]
+    writing.slurm.job = lambda _: records.pop() if records else running
+    with open(file, "w") as output:
+        output.write("task 1\n")
+    assert writing.wait_for_output("task 1", timeout=60) == "task 1\n"
+
+
 def test_what_an_ended_job_wrote_last_counts_and_what_it_did_not_is_said_with_the_end_of_its_output(writing):
     writing.record.is_over = True
     with open(writing.record.stdout, "w") as file:
