@@ -9,7 +9,7 @@ from slurmbed.course.runs import Run
 from slurmbed.errors import SlurmbedError
 from slurmbed.slurm.client import failure
 
-FILES = {"3": "all_reduce", "4": "sampler", "6": "column_parallel", "ring": "ring"}
+FILES = {"3": "all_reduce", "4": "sampler", "6": "column_parallel", "ring": "ring", "containers": "layers"}
 """A lesson, by number or by the name of its page, to its file in exercises/; workspace/lessons/grade.py checks it."""
 LONGEST = 600  # seconds; the job's own time limit ends it earlier
 

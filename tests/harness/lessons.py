@@ -12,6 +12,7 @@ PAGE = WORKSPACE / "README.md"
 # The lessons with pages of their own, workspace/lessons/NAME.md, by the cluster that they need.
 ON_TWO_NODES = ("arithmetic", "fast", "fsdp", "ring", "scaling", "torchrun")
 ON_CAMPUS = ("slurm", "gpus")
+WITH_CONTAINERS = ("containers",)
 LIMIT = 400  # seconds for a lesson
 
 # What a promised line may differ in: left-out text, a drawing, a number with a point or in percent, spaces.

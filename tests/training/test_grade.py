@@ -31,7 +31,7 @@ def graded(workspace, tmp_path):
     return graded
 
 
-@pytest.mark.parametrize(("lesson", "checks"), [("3", 3), ("4", 7), ("6", 4), ("ring", 4)])
+@pytest.mark.parametrize(("lesson", "checks"), [("3", 3), ("4", 7), ("6", 4), ("ring", 4), ("containers", 6)])
 def test_the_answer_of_the_page_is_right(graded, lesson, checks):
     code, said = graded(lesson, ranks=3 if lesson == "3" else 2)
     assert f"lesson {lesson}: {checks} of {checks}\n" in said
@@ -67,6 +67,13 @@ def test_what_is_not_written_yet(workspace):
             "not yet  3 ranks, 7 numbers: the sum",
         ),
         ("ring", "range(2 * (ranks - 1))", "range(2 * ranks)", "not yet  together they send"),
+        ("containers", 'startswith(f"{hidden}/")', "startswith(hidden)", "not yet  it hides a folder, but not one"),
+        (
+            "containers",
+            ' if not path.rpartition("/")[2].startswith(HIDES)}',
+            "}",
+            "not yet  a whiteout hides a file",
+        ),
         ("6", "super().__init__()", "super().__init__(); self.whole = whole", "not yet  a rank keeps its part"),
     ],
 )

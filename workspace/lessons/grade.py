@@ -111,6 +111,32 @@ def ring(exercise):
     return [*checks, ("together they send 2 (R - 1) times the tensor, no more", sum(sent) <= least)]
 
 
+def layers(exercise):
+    """The same for exercises/layers.py. Every rank merges the same layers."""
+    hide = exercise.HIDES
+    base = {"/bin/sh": "sh", "/data/a": "1", "/data/sub/b": "2", "/database": "3", "/etc/motd": "old"}
+
+    def right(upper, seen):
+        """Whether this is seen of `base` below `upper`, and the layers are left as they were."""
+        given = [dict(base), dict(upper)]
+        return exercise.merged(given) == seen and given == [base, upper]
+
+    def without(*gone):
+        return {path: text for path, text in base.items() if path not in gone}
+
+    of_data = ("/data/a", "/data/sub/b")
+    opaque = {"/data/new": "4", f"/data/{exercise.HIDES_ALL}": ""}
+    hidden, new = {f"/etc/{hide}motd": ""}, {"/etc/motd": "new"}
+    return [
+        ("one layer", exercise.merged([dict(base)]) == base),
+        ("the highest layer's file is seen", right(new, base | new)),
+        ("a whiteout hides a file", right(hidden, without("/etc/motd"))),
+        ("it hides a folder, but not one whose name begins so", right({f"/{hide}data": ""}, without(*of_data))),
+        ("an opaque folder has its own layer's files", right(opaque, without(*of_data) | {"/data/new": "4"})),
+        ("what is hidden can be seen again, higher up", exercise.merged([base, hidden, new]) == base | new),
+    ]
+
+
 class CountingSocket(socket.socket):
     """A socket that counts what it sends, and whose waits end."""
 
@@ -146,7 +172,7 @@ def in_a_ring(all_reduce, given):
     return found, [right.sent + left.sent for (right, _), (_, left) in zip(pairs, pairs[-1:] + pairs[:-1], strict=True)]
 
 
-EXERCISES = {"3": all_reduce, "4": sampler, "6": column_parallel, "ring": ring}
+EXERCISES = {"3": all_reduce, "4": sampler, "6": column_parallel, "ring": ring, "containers": layers}
 
 
 def grade(lesson, folder):

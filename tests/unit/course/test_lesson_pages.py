@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from harness.lessons import ON_CAMPUS, ON_TWO_NODES, PAGE, WORKSPACE, page
+from harness.lessons import ON_CAMPUS, ON_TWO_NODES, PAGE, WITH_CONTAINERS, WORKSPACE, page
 
-LESSONS = [page(name) for name in (*ON_TWO_NODES, *ON_CAMPUS)]
+LESSONS = [page(name) for name in (*ON_TWO_NODES, *ON_CAMPUS, *WITH_CONTAINERS)]
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.title)
 
 

@@ -1,0 +1,17 @@
+"""Exercise of the lesson on containers: the files that a container sees, from the layers of its image.
+
+lessons/follow jobs/lesson.sbatch grade containers
+"""
+
+HIDES = ".wh."  # /etc/.wh.motd: /etc/motd of the layers below is gone, whether a file or a folder
+HIDES_ALL = ".wh..wh..opq"  # /etc/.wh..wh..opq: all that the layers below have in /etc is gone
+
+
+def merged(layers: list[dict[str, str]]) -> dict[str, str]:
+    """What is seen: path, like /etc/motd, to content.
+
+    Args:
+        layers: the lowest first; each is path to content. Folders are not listed. A marker says nothing of its own
+            layer, and is not seen itself.
+    """
+    raise NotImplementedError("no layers yet")
