@@ -11,12 +11,12 @@ help: ## print this
 	@sed -n 's/^#: //p' Makefile
 
 #: make train [PARALLEL=tp] [NODES=2]            from nothing to a model trained on the cluster, and its report
-#:         [RECIPE=plain|fast] [STEPS=..] [TEXT=file]
+#:         [RECIPE=plain|fast] [STEPS=..] [TEXT=file] [CONTAINER=image]
 #: make compare [STRATEGIES=none,ddp,tp]         one strategy after another, and one report of all
 #:         [RECIPE=plain|fast] [STEPS=..] [TEXT=file]
 #: make mnist [NODES=2] [EPOCHS=2]              digits, by torchrun's ranks on every node
 #: make bubble [NODES=2]                         how long a pipeline's stages wait for each other, drawn
-#: make grade LESSON=3                          checks the exercise of a lesson (3, 4, 6 or ring), on two nodes
+#: make grade LESSON=3                          checks the exercise of a lesson (3, 4, 6, ring, containers)
 #: make launchers [ONLY=torchrun,ray]            every launcher people use, on the running cluster's GPUs; a table
 #: make up [NODES=2] [CPUS=..] [MEMORY=2G]       start the cluster and wait until it is ready
 #:         [GPUS=8|h100:8]                       for each node, of the host or else emulated

@@ -38,12 +38,14 @@ CORE = (
     *("test_gpu", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi", "test_odd", "test_own_cpus"),
     *("test_rest", "test_survive"),
 )
+# Other files that have cases of the matrix.
+WITH_MATRIX = [str(ROOT / "tests" / "cluster" / f"test_{name}.py") for name in ("survive", "job_containers")]
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),
     "newest": ("tests/cluster", "-m", "newest"),
     "smoke": ("tests/cluster", "-m", "smoke"),
-    "launchers": ("tests/cluster/launchers", str(ROOT / "tests" / "cluster" / "test_survive.py"), *SIDE_BY_SIDE),
+    "launchers": ("tests/cluster/launchers", *WITH_MATRIX, *SIDE_BY_SIDE),
     "clients": ("tests/cluster/clients",),
     "versions": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client", "-k", " or ".join(CORE)),
 }

@@ -11,6 +11,7 @@ from slurmbed.cluster.settings import DEFAULT_NODES, FLAVORS, Settings
 from slurmbed.course import bubble as bubble_job
 from slurmbed.course import collectives
 from slurmbed.course import compare as comparison
+from slurmbed.course import container as containers
 from slurmbed.course import grade as grading
 from slurmbed.course import launchers as launching
 from slurmbed.course import mnist as digits
@@ -35,18 +36,26 @@ text_option = click.option(
 @recipe_option
 @steps_option
 @text_option
-def train(settings: Settings, parallel: str, recipe: str | None, steps: int | None, text: str | None) -> None:
+@click.option(
+    "--container", metavar="IMAGE", help="an image with torch, of Docker here or as srun takes it, to train in"
+)
+def train(
+    settings: Settings, parallel: str, recipe: str | None, steps: int | None, text: str | None, container: str | None
+) -> None:
     """Train a model on the cluster, which is started or grown if need be, and write a report.
 
     \b
     slurmbed train
     slurmbed train --parallel ddp --nodes 4 --steps 200
+    slurmbed train --container IMAGE
     """
-    cluster = prepare(settings)
+    cluster = prepare(settings, needs_torch=not container)
+    if container:
+        containers.want_containers(cluster)
     known = training.require_strategies(cluster.workspace(), "PARALLEL", parallel)
     nodes = settings.nodes or known[parallel]
     cluster.ensure(nodes)
-    training.train(cluster, console, parallel, nodes, training.Asked(recipe, steps, text))
+    training.train(cluster, console, parallel, nodes, training.Asked(recipe, steps, text, container))
 
 
 @click.command()
@@ -143,18 +152,20 @@ def bench_collectives(settings: Settings, largest: int | None) -> None:
     collectives.bench(cluster, console, largest)
 
 
-def prepare(settings: Settings, draws: bool = True) -> Cluster:
-    """The cluster, with an engine, before anything of it is asked for; its nodes have torch, or are to have it.
+def prepare(settings: Settings, draws: bool = True, needs_torch: bool = True) -> Cluster:
+    """The cluster, with an engine, before anything of it is asked for.
 
     Args:
         draws: whether the command draws figures in the end; UsageError if it could not.
+        needs_torch: whether its nodes must have torch; UsageError if they do not, and are not to have it.
     """
     if draws and not find_spec("matplotlib"):
         raise UsageError("figures need matplotlib", "pip install 'slurmbed[figures]'")
     cluster = Cluster(settings, say)
     cluster.ensure_engine()
     cluster.require_own()
-    require_flavor(cluster, "torch", "full")
+    if needs_torch:
+        require_flavor(cluster, "torch", "full")
     return cluster
 
 

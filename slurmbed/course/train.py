@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
-from slurmbed.course import data, files
+from slurmbed.course import container, data, files
 from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
 from slurmbed.errors import UsageError
@@ -60,10 +60,12 @@ class Asked:
     """Number of optimiser steps."""
     text: str | None = None
     """A text file of the host; Shakespeare if None."""
+    container: str | None = None
+    """The image of the ranks' containers; they have none if None."""
 
     def words(self) -> list[str]:
         """As a user gives them to make."""
-        named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text}
+        named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text, "CONTAINER": self.container}
         return [f"{name}={value}" for name, value in named.items() if value]
 
 
@@ -74,7 +76,9 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, asked: 
         JobFailed: with state, exit code and last log lines.
         PlacementError: the log and Slurm disagree on where ranks ran.
     """
-    job_run, result = run_job(cluster, console, parallel, nodes, prepare_run(cluster, console, asked))
+    arguments = prepare_run(cluster, console, asked)
+    image = container.provide(cluster, console, asked.container) if asked.container else ""
+    job_run, result = run_job(cluster, console, parallel, nodes, arguments, image)
     show(console, result)
     from slurmbed.course.report import report_page  # it imports matplotlib, which takes half a second
 
@@ -99,13 +103,17 @@ def prepare_run(cluster: Cluster, console: Console, asked: Asked) -> list[str]:
 
 
 def run_job(
-    cluster: Cluster, console: Console, parallel: str, nodes: int, arguments: list[str]
+    cluster: Cluster, console: Console, parallel: str, nodes: int, arguments: list[str], image: str = ""
 ) -> tuple[Run, RunResult]:
     """Submit a strategy's job, follow it to its end, and prove that each rank had a node of its own.
 
+    Args:
+        image: for the ranks' containers, as jobs/launch.sh takes it from the environment; "" for none.
+
     Raises as ``train``.
     """
-    submission = [f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *arguments]
+    in_containers = [f"--export=ALL,IMAGE={image}"] if image else []
+    submission = [*in_containers, f"--nodes={nodes}", f"jobs/{parallel}.sbatch", *arguments]
     job_run, layout = complete(cluster, console, submission, describe)
     placed = placement(parse_ranks(job_run.log()), layout, job_run.job_id)
     require_separate_nodes(placed)

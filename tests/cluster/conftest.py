@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import clusters, internals, jobs
+from harness import clusters, engine, internals, job_images, jobs
 from harness.names import NAME
 from slurmbed import Settings
 
@@ -96,3 +96,40 @@ def faulty(faulty_of_all):
     """As faulty_of_all; without jobs again afterwards. Where a test needs slurm_faults, this is its slurm_cluster."""
     yield faulty_of_all
     faulty_of_all.slurm.runner(["scancel", "--user=alice"]).check()
+
+
+@pytest.fixture(scope="module")
+def port_of_call(image, slurm_start, tmp_path_factory):
+    """Two nodes with containers in jobs, and a registry."""
+    if reason := internals.no_containers_in_jobs(image):
+        pytest.skip(f"this machine lets no container make another: {reason}")
+    workspace = clusters.copy_of_workspace(tmp_path_factory.mktemp("containers"))
+    shape = {"nodes": 2, "cpus": 2, "memory": "1G", "containers": True}
+    with slurm_start("containers", workspace=workspace, **shape) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def ship(port_of_call) -> str:
+    """The image's name in the registry, as the host says it."""
+    name = f"localhost:{engine.port(port_of_call, 'registry', 5000)}/ship:1"
+    job_images.make(port_of_call, name, job_images.SHIP, job_images.OF_SHIP)
+    engine.docker("push", "--quiet", name, timeout=120)
+    job_images.save(port_of_call, name, "ship.tar")
+    engine.docker("rmi", name)
+    return name
+
+
+@pytest.fixture(scope="module")
+def torch(port_of_call):
+    """The name in Docker of an image with torch."""
+    name = f"{port_of_call.name}-torch"
+    job_images.make(port_of_call, name, job_images.TORCH, ["ENV PATH=/usr/local/bin:/usr/bin:/bin"])
+    yield name
+    engine.docker("rmi", name)
+
+
+@pytest.fixture(scope="module")
+def torch_file(port_of_call, torch) -> str:
+    """The same image as a file that jobs run: to push it takes half a minute."""
+    return job_images.save(port_of_call, torch, "torch.tar")

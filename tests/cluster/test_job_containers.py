@@ -3,66 +3,20 @@
 The image is made here: a shell and a few programs of the node image, with its libraries, and what the test looks for.
 """
 
-import subprocess
+import json
+from pathlib import Path
 
 import pytest
 
 from harness import engine, internals, jobs
-from harness.clusters import copy_of_workspace
+from harness.clusters import TEXT
+from harness.commands import make
+from harness.lessons import Command, keeps_its_promises, page
+from slurmbed import BatchJob
 from slurmbed.process import run
 from slurmbed.wait import Pending, wait_until
 
-# Files of a node as a tar file. `tar --dereference`: /bin and /lib are links in Debian.
-COLLECT = r"""
-set -eu
-cd "$(mktemp -d)"
-for name in cat chmod cut env grep hostname id ls mkdir readlink sleep sort touch; do echo "/usr/bin/$name"; done >names
-printf "%s\n" /bin/sh /usr/bin/bash >>names
-ldd $(cat names) | grep -o '/lib[^ ]*' | sort -u >>names
-sed -i 's|^/||' names
-mkdir harbour tmp
-echo 'all aboard' >harbour/sign
-printf '%s\n' '#!/bin/sh' 'export BOARDED=yes' 'exec "$@"' >harbour/entry
-mkdir -p usr/local/bin
-printf '%s\n' '#!/bin/sh' 'echo "$(cat /harbour/sign) on $(hostname): $*"' >usr/local/bin/torchrun
-chmod 755 harbour/entry usr/local/bin/torchrun
-tar --create --dereference harbour tmp usr/local --directory=/ --files-from="$PWD/names"
-"""
-SETTINGS = (
-    "ENV CARGO=bricks",
-    "ENV PATH=/usr/local/bin:/usr/bin:/bin",
-    "WORKDIR /harbour",
-    'ENTRYPOINT ["/harbour/entry"]',
-)
 REFUSED_CALLS = ("bpf", "io_uring_setup", "keyctl", "perf_event_open", "userfaultfd")
-
-
-@pytest.fixture(scope="module")
-def port_of_call(slim_image, slurm_start, tmp_path_factory):
-    """Two nodes with containers in jobs, and a registry."""
-    if reason := internals.no_containers_in_jobs(slim_image):
-        pytest.skip(f"this machine lets no container make another: {reason}")
-    workspace = copy_of_workspace(tmp_path_factory.mktemp("containers"))
-    shape = {"nodes": 2, "cpus": 2, "memory": "512M", "flavor": "slim", "containers": True}
-    with slurm_start("containers", workspace=workspace, **shape) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def ship(port_of_call) -> str:
-    """The image's name in the registry, as the host says it."""
-    name = f"localhost:{engine.port(port_of_call, 'registry', 5000)}/ship:1"
-    files = engine.exec_argv(port_of_call, "login", ["bash", "-c", COLLECT])
-    changes = [word for setting in SETTINGS for word in ("--change", setting)]
-    with subprocess.Popen(files, stdout=subprocess.PIPE) as collecting:
-        made = subprocess.run(["docker", "import", *changes, "-", name], stdin=collecting.stdout, timeout=120)
-    assert (collecting.returncode, made.returncode) == (0, 0)
-    engine.docker("push", "--quiet", name, timeout=120)
-    archive = port_of_call.workspace() / "ship.tar"
-    engine.docker("save", "--output", str(archive), name)
-    archive.chmod(0o644)
-    engine.docker("rmi", name)
-    return name
 
 
 @pytest.fixture
@@ -144,15 +98,15 @@ def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, sr
         f"$one --container-image={ship} sh -c 'readlink /proc/self/ns/mnt; "
         "until cat /tmp/there 2>/dev/null; do sleep 0.2; done' &\n"
         "for try in $(seq 300); do grep -q mnt: runs/$SLURM_JOB_ID.log && break; sleep 0.2; done\n"
-        "$one sh -c 'readlink /proc/self/ns/mnt; echo met >/tmp/there'\nwait\n"
+        "$one sh -c 'readlink /proc/self/ns/mnt; echo met step $SLURM_STEP_ID >/tmp/there'\nwait\n"
     )
     port_of_call.workspace().joinpath("join.sh").write_text(script)
     job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodes=1", "join.sh")
     log = (port_of_call.workspace() / "runs" / f"{job_id}.log").read_text
     port_of_call.slurm.wait_completed(job_id, 120, log=log)
     lines = [line for line in log().splitlines() if not line.startswith(("slurmstepd", "srun"))]
-    assert lines.count("met") == 1
-    assert [line.partition("[")[0] for line in lines if line != "met"] == ["mnt:", "mnt:"]
+    assert lines.count("met step 1") == 1, "what Slurm says to a step is its own, in another's container too"
+    assert [line.partition("[")[0] for line in lines if line != "met step 1"] == ["mnt:", "mnt:"]
     assert len(set(lines)) == 2, "the steps were in two mount namespaces"
 
 
@@ -295,3 +249,122 @@ def test_enroot_in_the_chain_of_launch_scripts(port_of_call, ship):
         assert told.rstrip().endswith(" train.py --steps=2")
     left = alice(["srun", "--nodes=2", "ls", "/tmp"]).check().stdout
     assert "enroot" not in left
+
+
+def test_training_in_containers_has_the_losses_of_the_bare_one(port_of_call, torch_file):
+    bare = port_of_call.slurm.run("jobs/ddp.sbatch", "--steps=2", "--text", TEXT)
+    text = f"TEXT={port_of_call.workspace() / TEXT}"
+    done = make("train", f"NAME={port_of_call.name}", "PARALLEL=ddp", "STEPS=2", text, f"CONTAINER={torch_file}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    places = [line.split() for line in done.stdout.partition("the log and Slurm agree")[2].splitlines()]
+    assert [row[1:6:2] for row in places if row[1:2] and row[1] in "01"] == [
+        ["0", "node-1", "node-1"],
+        ["1", "node-2", "node-2"],
+    ]
+    report = Path(done.stdout.partition("report: ")[2].strip())
+    assert f"CONTAINER={torch_file}" in report.read_text()
+    log = report.parent.with_suffix(".log").read_text()
+    assert log.count("python3 of the image") == 2
+    assert "python3 of the image" not in bare.stdout
+    first, second = losses(port_of_call, bare.id), losses(port_of_call, report.parent.name)
+    assert first == second
+    assert None not in first[2]
+
+
+def losses(cluster, job_id: str) -> dict[int, list[float]]:
+    """By step, those of training and validation, in all their digits."""
+    lines = map(json.loads, (cluster.workspace() / "runs" / job_id / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: [line["train_loss"], line["val_loss"]] for line in lines}
+
+
+def test_an_image_of_docker_goes_to_the_registry_and_a_wrong_one_is_said(port_of_call, ship):
+    """It has no python3: the training fails, in the container."""
+    archive = str(port_of_call.workspace() / "ship.tar")
+    name = f"{port_of_call.name}-ship:2"
+    loaded = engine.docker("load", "--quiet", "--input", archive).split()[-1]
+    engine.docker("tag", loaded, name)
+    try:
+        text = f"TEXT={port_of_call.workspace() / TEXT}"
+        done = make("train", f"NAME={port_of_call.name}", text, f"CONTAINER={name}")
+        assert engine.docker("images", "--quiet", f"localhost:*/{name}") == "", "only the user's names stay"
+    finally:
+        engine.docker("rmi", loaded, name)
+    assert done.returncode != 0
+    pushed = f"{ship.partition('/')[0]}/{name}"
+    assert f"IMAGE={pushed}" in done.stdout
+    assert "execve(): python3: No such file or directory" in done.stderr
+    assert port_of_call.as_user("bob")(["srun", f"--container-image={pushed}", "cat", "sign"]).check().stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "of_image"),
+    [("pmix", "mpi_sum", "python3 of the image"), ("torchrun", "distributed_sum", "torchrun of the image")],
+)
+def test_ranks_in_containers_on_two_nodes_are_one_world(port_of_call, torch_file, script, program, of_image):
+    """By srun and PMIx, and by a torchrun in each container over gloo."""
+    if script == "pmix":
+        jobs.require_pmix(port_of_call)
+    options = ["--ntasks-per-node=1", "--cpus-per-task=1", "--gpus-per-node=0", f"--export=ALL,IMAGE={torch_file}"]
+    log = port_of_call.slurm.run(*options, f"launchers/{script}.sbatch", f"launchers/{program}.py").stdout
+    assert jobs.record(log, "sum")["nodes"] == {"node-1": [0], "node-2": [1]}
+    assert "1 sum(s) over 2 rank(s): all right" in log
+    assert log.count(of_image) == 2
+
+
+IN_CONTAINERS = """#!/bin/sh
+#SBATCH --array=1-2
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=runs/%A_%a.log
+exec srun --container-image={ship} sh -c '
+trap "echo told to end; exit 1" TERM
+trap "echo told; exit 42" USR1
+echo "task $SLURM_ARRAY_TASK_ID, start ${{SLURM_RESTART_COUNT:-0}}, $(cat sign)"
+while :; do sleep 0.2; done'
+"""
+
+
+def test_an_array_in_containers_is_requeued_hears_signals_and_ends_at_its_time_limit(port_of_call, ship):
+    slurm = port_of_call.slurm
+    job = slurm.sbatch(IN_CONTAINERS.format(ship=ship))
+    first, second = (BatchJob(slurm, f"{job.id}_{task}") for task in (1, 2))
+    for task, each in enumerate((first, second), start=1):
+        each.wait_for_output(f"task {task}, start 0, all aboard")
+    slurm.runner(["scontrol", "update", f"JobId={second.id}", "TimeLimit=1"]).check()
+    slurm.runner(["scontrol", "requeue", first.id]).check()
+    first.wait_for_output("task 1, start 1, all aboard")
+    slurm.runner(["scancel", "--signal=USR1", first.id]).check()
+    ended = first.wait_until_over()
+    assert (ended.state, ended.exit_code) == ("FAILED", "42:0")
+    assert "told\n" in first.stdout
+    assert second.wait_until_over().state == "TIMEOUT"
+    assert "told to end\n" in second.stdout
+
+
+def test_the_lesson_on_containers(port_of_call, torch_file):
+    typed = [
+        Command(each.typed.replace("registry:5000/torch", torch_file), each.may_fail, each.promised)
+        for each in page("containers").commands
+    ]
+    keeps_its_promises(port_of_call, typed)
+
+
+@pytest.mark.matrix  # it pushes half a gigabyte, and compresses it once more
+def test_the_chain_of_enroot_trains_in_the_image_that_make_train_pushed(port_of_call, torch):
+    text = f"TEXT={port_of_call.workspace() / TEXT}"
+    done = make("train", f"NAME={port_of_call.name}", "PARALLEL=ddp", "STEPS=2", text, f"CONTAINER={torch}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained = Path(done.stdout.partition("report: ")[2].strip()).parent.name
+    registry = engine.port(port_of_call, "registry", 5000)
+    alice = port_of_call.as_user("alice")
+    alice(["enroot", "import", "--output", "torch.sqsh", f"docker://localhost:{registry}#{torch}"]).check()
+    options = ["--mem=800M", "--cpus-per-task=1", "--gpus-per-node=0", "--export=ALL,IMAGE=/workspace/torch.sqsh"]
+    program = ["train.py", "--parallel=ddp", "--steps=2", "--text", TEXT]
+    job = alice(["sbatch", "--parsable", "--wait", *options, "launchers/chain/run_script.sh", *program])
+    job_id = job.check().stdout.strip()
+    logs = port_of_call.workspace() / "log" / job_id
+    for number in (0, 1):
+        told = logs.joinpath(f"node-{number + 1}.out").read_text()
+        assert f"node-{number + 1} is node {number} of 2, rank 0 is on node-1:" in told
+        assert [(each.rank, each.node) for each in internals.parse_ranks(told)] == [(number, f"node-{number + 1}")]
+    assert losses(port_of_call, job_id) == losses(port_of_call, trained)

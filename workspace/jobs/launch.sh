@@ -17,12 +17,19 @@ OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 SLURM_EXPORT_ENV=ALL
 export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS SLURM_EXPORT_ENV
 
+# IMAGE=... sbatch jobs/ddp.sbatch: the ranks run in a container of that image on each node, which sees this folder, by
+# the options that NVIDIA's pyxis gives srun.
+in_container=()
+if [[ ${IMAGE:-} ]]; then
+  in_container=(--container-image="$IMAGE" --container-mounts="$PWD:$PWD" --container-workdir="$PWD")
+fi
+
 # --kill-on-bad-exit: if a rank dies the others end too, instead of waiting for it.
 # --wait=0: rank 0 writes its sample after the others have ended; a site may have set that srun ends it soon after.
 # --cpus-per-task: since Slurm 22.05 srun does not take it over from sbatch.
 # exec: a signal to the job reaches srun, which passes it on to every rank.
 launch() {
-  exec srun --kill-on-bad-exit=1 --wait=0 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "$@"
+  exec srun --kill-on-bad-exit=1 --wait=0 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${in_container[@]}" "$@"
 }
 
 # For launchers that start a node's ranks themselves: as many as Slurm gave GPUs, or RANKS_PER_NODE. The task's CPUs are

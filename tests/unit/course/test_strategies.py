@@ -41,3 +41,4 @@ def test_every_strategy_of_the_project_has_a_job_script_that_names_it():
 def test_the_command_to_repeat_a_run_can_be_pasted():
     command = train.again_command("train", "PARALLEL=ddp", "NODES=3", asked=train.Asked("fast", 9, "my text.txt"))
     assert command == "make train PARALLEL=ddp NODES=3 RECIPE=fast STEPS=9 'TEXT=my text.txt'"
+    assert train.again_command("train", asked=train.Asked(container="torch:2")) == "make train CONTAINER=torch:2"

@@ -1,0 +1,64 @@
+"""`make train CONTAINER=IMAGE`: an image of this machine's Docker is pushed to the cluster's registry for the nodes."""
+
+from rich.console import Console
+
+from slurmbed.cluster import transfer
+from slurmbed.cluster.cluster import Cluster
+from slurmbed.errors import UsageError
+from slurmbed.process import run
+from slurmbed.project import COMMAND
+
+
+def want_containers(cluster: Cluster) -> None:
+    """A cluster that is still to be made is made with containers in jobs. UsageError if it is there without them.
+
+    To give them to a cluster that is there makes its containers anew under its jobs, so the user has to say so.
+    """
+    if not cluster.snapshot.containers:
+        cluster.settings = cluster.settings.model_copy(update={"containers": True})
+    elif not cluster.choices().containers:
+        again = f"{COMMAND} up NAME={cluster.name} CONTAINERS=1"
+        raise UsageError(
+            f"CONTAINER: the cluster {cluster.name} runs no containers in jobs",
+            f"{again} makes its nodes anew, with containers in jobs; jobs that run start again",
+        )
+
+
+def provide(cluster: Cluster, console: Console, image: str) -> str:
+    """The image's name for `srun --container-image`. An image that Docker here has is pushed first.
+
+    Docker pushes only what the registry does not have yet.
+
+    Raises:
+        CommandError: it cannot be pushed.
+    """
+    if not run(["docker", "image", "inspect", "--format={{.Id}}", "--", image], timeout=60).ok:
+        tell(console, f"container: {image}, which Docker on this machine does not have: the nodes look for it")
+        return image
+    name = name_in_registry(image, f"localhost:{cluster.choices().registry_port}")
+    tell(console, f"container: pushing {image} of Docker on this machine to the cluster's registry as {name}")
+    if name == image:
+        transfer.docker("push", name)
+    else:
+        transfer.docker("tag", image, name)
+        try:
+            transfer.docker("push", name)
+        finally:
+            transfer.docker("rmi", name)  # the name alone: the image has another
+    return name
+
+
+def tell(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def name_in_registry(image: str, registry: str) -> str:
+    """What an image of Docker's is called in a registry: its name, without the registry that it came from.
+
+    >>> name_in_registry("nvcr.io/nvidia/pytorch:24.11-py3", "localhost:5000")
+    'localhost:5000/nvidia/pytorch:24.11-py3'
+    """
+    first, slash, rest = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        image = rest
+    return f"{registry}/{image.replace('@sha256:', ':')}"
