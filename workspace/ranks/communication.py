@@ -1,9 +1,9 @@
-"""The collectives, and the sends and receives of a pipeline, counted and timed: what goes between ranks while a model
-trains, but for the flag of signals.py.
+"""The collectives, and the sends and receives of a pipeline, counted and timed: all that ranks send while they train,
+except the flag of signals.py.
 
-A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. Of those that overlap
-with computing, the gradient's buckets under DistributedDataParallel, it is what is left when computing is over. On a
-GPU a call only launches: there the times are those of CUDA events, from when the GPU comes to it to when it is over.
+A collective's time is from its call to its end: the transfer, and the wait for the slowest rank. The gradient's buckets
+under DistributedDataParallel overlap with computing: their time is what is left when computing is over. On a GPU a call
+only launches. There CUDA events give the times: from when the GPU begins the collective to when it is over.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Ranks meet: who is there is called out before anything is computed, so that a wrong launch ends with its reason.
+"""The ranks meet. A roll call comes before any computation, so that a wrong launch ends with its reason.
 
 with rendezvous.process_group(env, "auto", timeout=300) as device:
     ...

@@ -36,9 +36,10 @@ class Peers:
         token = secrets.token_bytes(TOKEN)  # the group tells it to the ranks, and to nobody else
         family = socket.AF_INET6 if ":" in bound else socket.AF_INET
         with socket.create_server((bound, 0), family=family, backlog=self.size) as server:
-            doors = [None] * self.size
-            dist.all_gather_object(doors, (told, server.getsockname()[1], token), group)
-            self.sockets = {peer: self.call(peer, *doors[peer]) for peer in range(self.rank)}  # by rank in the group
+            addresses = [None] * self.size
+            dist.all_gather_object(addresses, (told, server.getsockname()[1], token), group)
+            # By rank in the group.
+            self.sockets = {peer: self.call(peer, *addresses[peer]) for peer in range(self.rank)}
             self.sockets |= self.answer(server, token)
         for connection in self.sockets.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
