@@ -11,8 +11,9 @@ from slurmbed import Settings
 HERE = Path(__file__).parent
 # These take longest, so they are handed to workers first; a worker takes a file at a time.
 LONGEST_FIRST = (
-    *("test_launchers.py", "test_lessons.py", "test_commands.py", "test_survive.py", "test_elastic.py"),
-    *("test_torchrun.py", "test_mpi_and_deepspeed.py", "test_mnist.py", "test_campus.py", "test_interrupted.py"),
+    *("test_lessons.py", "test_more_lessons.py", "test_survive.py", "test_commands.py", "test_launchers.py"),
+    *("test_elastic.py", "test_mpi_and_deepspeed.py", "test_campus.py", "test_torchrun.py", "test_mnist.py"),
+    *("test_interrupted.py", "test_job_containers.py"),
 )
 
 
