@@ -39,7 +39,7 @@ CORE = (
     *("test_rest", "test_survive"),
 )
 # Other files that have cases of the matrix.
-WITH_MATRIX = [str(ROOT / "tests" / "cluster" / f"test_{name}.py") for name in ("survive", "job_containers")]
+WITH_MATRIX = [str(ROOT / "tests" / "cluster" / f"test_{name}.py") for name in ("job_containers", "mnist", "survive")]
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),
@@ -102,7 +102,7 @@ def alone(words: Sequence[str]) -> int:
 
 @click.command("test-launchers")
 def test_launchers() -> None:
-    """Run the tests with cases of the matrix: every launcher at every size, and trainings that are interrupted."""
+    """Run the tests with cases of the matrix: each launcher at each size, interrupted trainings, an epoch of MNIST."""
     say("---- launchers ----")
     sys.exit(run(command("launchers"), timeout=LIMIT, capture=False).returncode)
 
