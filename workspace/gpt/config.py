@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent.parent  # of train.py
 # What a run is by default, by --recipe: the defaults of the knobs that are None in Config.
 RECIPES = {
     "plain": {"layers": 2, "optimizer": "adamw", "lr": 0.01, "steps": 600, "batch_size": 24, "warmup": 50},
-    "fast": {"layers": 4, "optimizer": "muon", "lr": 0.015, "steps": 235, "batch_size": 16, "warmup": 10},
+    "fast": {"layers": 4, "optimizer": "muon", "lr": 0.015, "steps": 280, "batch_size": 16, "warmup": 10},
 }
 
 
