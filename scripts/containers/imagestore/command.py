@@ -7,6 +7,8 @@ from imagestore.errors import Refused
 
 USAGE = """\
 container-image pull IMAGE                            bring it into your store; print its folder there
+container-image list                                  images and kept containers (NODE/NAME) in your store
+container-image remove NAME...                        remove them, by NAME or the ID of an image
 container-image save IMAGE FILE.sqsh                  write it into one file
 container-image save --pid PID [--start FOLDER] FILE.sqsh
                                                       write what the container of that process has now; FOLDER: of the
@@ -39,6 +41,14 @@ def dispatch(arguments):
             from imagestore.pull import pull
 
             print(pull(image))
+        case ["list"]:
+            from imagestore import stock, store
+
+            print(stock.table(stock.rows(store.Store(store.place()).path)), end="")
+        case ["remove", _, *_]:
+            from imagestore import stock, store
+
+            stock.remove(store.place(), arguments[1:])
         case ["save", "--pid", pid, "--start", start, file]:
             save_running(pid, start, file)
         case ["save", "--pid", pid, file]:

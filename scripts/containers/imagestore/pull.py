@@ -4,7 +4,7 @@ import os
 
 from imagestore import reference
 from imagestore.errors import Refused
-from imagestore.store import Store, place
+from imagestore.store import Store, names_of, place
 
 SERVICE = "/run/slurmbed/registry"
 
@@ -32,11 +32,19 @@ def pull(text):
         digest = head.digest(image)
     # Most starts end here.
     if digest and (folder := store.image_of(digest)):
-        return folder
+        return called(store, folder, image)
     from imagestore.registry import Registry
 
     registry = Registry(image)
     return add(store, registry, digest or registry.digest())
+
+
+def called(store, folder, image):
+    """The folder of an image that was there already, perhaps by another name."""
+    if str(image) not in names_of(folder):
+        with store.locked():
+            store.call(os.path.basename(folder), str(image))
+    return folder
 
 
 def pull_file(image, store):
@@ -53,9 +61,10 @@ def pull_file(image, store):
 def add(store, source, digest):
     """The image that `source` has under `digest`. Whoever comes second waits, and finds it."""
     if digest and (folder := store.image_of(digest)):
-        return folder
+        return called(store, folder, source.image)
     with store.locked():
         if digest and (folder := store.image_of(digest)):
+            store.call(os.path.basename(folder), str(source.image))
             return folder
         image, blobs = source.load(digest)
         if not store.image(image.identity):
@@ -63,6 +72,7 @@ def add(store, source, digest):
             store.add_image(image.identity, {**image.files, "layers": image.layers})
         if digest:
             store.remember(digest, image.identity)
+        store.call(image.identity, str(source.image))
         return store.image(image.identity)
 
 

@@ -3,6 +3,7 @@
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md, https://distribution.github.io/distribution/spec/auth/token/"""
 
 import http.client
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +14,7 @@ from imagestore.head import ACCEPT
 from imagestore.reference import is_digest
 
 TIMEOUT = 60  # seconds in which nothing comes
+SLOWEST = 4096  # bytes in a second, after the first minute: a pull holds up the user's others
 
 
 class Registry:
@@ -33,7 +35,7 @@ class Registry:
         if is_digest(found):
             return found
         with self._open(f"manifests/{self.image.tag}") as answer:
-            return blobs.digest_of(answer.read(blobs.SMALL + 1))
+            return blobs.digest_of(blobs.whole(answer))
 
     def load(self, digest):
         """The image to which this manifest or index leads, and the blobs of its layers, each still to be opened."""
@@ -118,7 +120,7 @@ class Registry:
             request.add_unredirected_header("Authorization", login)
         try:
             with self._reach(request) as answer:
-                parsed = manifest.parse_json(answer.read(1 << 20), "the token")
+                parsed = manifest.parse_json(blobs.whole(answer), "the token")
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from None
         token = parsed.get("token") or parsed.get("access_token")
@@ -132,6 +134,7 @@ class Answer:
 
     def __init__(self, answer, image):
         self.answer, self.image, self.headers = answer, image, answer.headers
+        self.begun, self.seen = time.monotonic(), 0
 
     def __enter__(self):
         return self
@@ -140,8 +143,13 @@ class Answer:
         self.answer.close()
 
     def read(self, length):
+        """As much as has come, at most this."""
+        if time.monotonic() - self.begun > TIMEOUT + self.seen / SLOWEST:
+            raise Refused(f"{self.image}: the registry sends less than {SLOWEST} bytes in a second")
         try:
-            return self.answer.read(length)
+            piece = self.answer.read1(length)
+            self.seen += len(piece)
+            return piece
         except (http.client.HTTPException, OSError) as error:
             raise Refused(
                 f"{self.image}: the connection to the registry broke: {error or type(error).__name__}"

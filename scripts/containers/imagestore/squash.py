@@ -17,6 +17,8 @@ from imagestore.errors import Refused
 
 START = "etc/container-image.json"
 OF_START = (START, "etc/environment", "etc/rc")
+# A program that unpacks or packs ends with its caller, however that ends: it would write where another one unpacks.
+WITH_CALLER = ("setpriv", "--pdeathsig", "KILL")
 FASTEST = ("-comp", "zstd", "-Xcompression-level", "1")
 
 
@@ -37,11 +39,15 @@ def pull(image, store):
             if not store.layer(identity):
                 store.add_layer(identity, unpack, path)
             store.add_image(identity, {**start_of(store.layer(identity), image.path), "layers": [identity]})
+            store.call(identity, path)
         return store.image(identity)
 
 
 def unpack(folder, path):
-    run(["unsquashfs", "-no-progress", "-quiet", "-no-xattrs", "-force", "-dest", folder, path], path)
+    run(
+        ["unsquashfs", "-no-progress", "-quiet", "-no-xattrs", "-force", "-excludes", "-dest", folder, path, "dev/*"],
+        path,
+    )
     tidy(folder, path)
 
 
@@ -91,7 +97,8 @@ def write(layers, config, target, skip=frozenset(), options=FASTEST):
     """Makes the squashfs file `target` of these layers, lowest first, and of the part `config` of a configuration.
     The file appears when it is whole."""
     temporary = f"{target}.{os.getpid()}.part"
-    command = ["mksquashfs", "-", temporary, "-tar", "-noappend", "-no-progress", "-quiet", "-all-root", *options]
+    always = ("-tar", "-noappend", "-no-progress", "-quiet", "-all-root")
+    command = [*WITH_CALLER, "mksquashfs", "-", temporary, *always, *options]
     try:
         try:
             packer = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -176,7 +183,7 @@ def rc(config):
 
 def run(command, what):
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run([*WITH_CALLER, *command], stdin=subprocess.DEVNULL, capture_output=True)
     except OSError as error:
         raise Refused(f"{command[0]} does not start: {error.strerror}; install squashfs-tools") from None
     if done.returncode:

@@ -4,7 +4,7 @@
     l/17/              an unpacked layer, ready for overlay. Its path is short: a mount's options have room for 4096
                        characters, and images have up to 127 layers
     layers/DIGEST      a number: the folder of the layer with this digest (of its unpacked archive)
-    images/ID/         layers, env, entrypoint, cmd, workdir, user; ID is the digest of the image's configuration
+    images/ID/         layers, names, env, entrypoint, cmd, workdir, user; ID is the digest of the image's configuration
     manifests/DIGEST   an ID: the image to which this manifest leads on this machine
     tmp/               what is being made; whoever gets the lock empties it
 
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from imagestore.errors import Refused
 
 PLACE = "/var/lib/container-images"
+PATIENCE = 1800  # seconds for which another pull is waited for
 FILES_OF_NODE = ("/etc/hosts", "/etc/resolv.conf")  # which every container sees
 
 
@@ -62,11 +63,9 @@ class Store:
     @contextmanager
     def locked(self):
         """Alone in the store, on all nodes. The kernel gives the lock back when its holder ends, however that is."""
-        import fcntl
-
         handle = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._lock(handle)
             for name in ("l", "layers", "images", "manifests", "tmp"):
                 os.makedirs(f"{self.path}/{name}", mode=0o700, exist_ok=True)
             self._sweep()
@@ -74,11 +73,30 @@ class Store:
         finally:
             os.close(handle)
 
+    def _lock(self, handle):
+        """Who has the lock may have been stopped, as jobs can be."""
+        import fcntl
+        import time
+
+        deadline = time.monotonic() + float(os.environ.get("CONTAINER_LOCK_SECONDS", PATIENCE))
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    holder = os.pread(handle, 100, 0).decode(errors="replace") or "another program"
+                    what = f"{holder} has been busy in {self.path} for long: end it, or try again"
+                    raise Refused(what) from None
+                time.sleep(0.05)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+
     # What follows is called with the lock held.
 
     def add_layer(self, digest, fill, *about):
         """fill(FOLDER, *about) makes the layer's files, or raises: then nothing stays."""
-        folder = f"{self.path}/tmp/layer"
+        folder = f"{self.path}/tmp/layer.{os.getpid()}"
         try:
             os.mkdir(folder, 0o755)
             os.chmod(folder, 0o755)
@@ -109,6 +127,26 @@ class Store:
     def remember(self, manifest, identity):
         self._write(f"manifests/{bare(manifest)}", bare(identity))
 
+    def call(self, identity, name):
+        """Note a name by which the image was pulled, and that no other image has it now."""
+        for other in os.listdir(f"{self.path}/images"):
+            names = names_of(f"{self.path}/images/{other}")
+            wanted = [each for each in names if each != name] + [name] * (other == bare(identity))
+            if wanted != names:
+                self._write(f"images/{other}/names", "".join(f"{each}\n" for each in wanted))
+
+    def drop_image(self, identity):
+        remove_tree(f"{self.path}/images/{identity}")
+        for name in os.listdir(f"{self.path}/manifests"):
+            if self._read(f"manifests/{name}") == identity:
+                os.unlink(f"{self.path}/manifests/{name}")
+        images = [f"{self.path}/images/{name}" for name in os.listdir(f"{self.path}/images")]
+        used = {layer for image in images for layer in layers_of(image)}
+        for name in os.listdir(f"{self.path}/layers"):
+            if f"{self.path}/l/{self._read(f'layers/{name}')}" not in used:
+                os.unlink(f"{self.path}/layers/{name}")
+        self._sweep()
+
     def drop_layer(self, digest):
         os.unlink(f"{self.path}/layers/{bare(digest)}")
         self._sweep()
@@ -123,11 +161,7 @@ class Store:
                 remove_tree(f"{self.path}/l/{name}")
 
     def _read(self, name):
-        try:
-            with open(f"{self.path}/{name}") as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
+        return read(f"{self.path}/{name}")
 
     def _write(self, name, text):
         temporary = f"{self.path}/tmp/name"
@@ -154,6 +188,19 @@ def start_config(folder):
         "WorkingDir": text("workdir"),
         "User": text("user"),
     }
+
+
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def names_of(folder):
+    """By which this image in a store was pulled."""
+    return (read(f"{folder}/names") or "").splitlines()
 
 
 def layers_of(folder):

@@ -151,6 +151,23 @@ def test_a_squashfs_file_of_enroot(run, tmp_path):
 
 
 @squashfs
+@pytest.mark.parametrize(("name", "said"), [("dev/null", ""), ("disk", "device")])
+def test_a_squashfs_file_with_a_device(run, store, tmp_path, name, said):
+    (tmp_path / "root/dev").mkdir(parents=True)
+    (tmp_path / "root/file").write_text("x")
+    words = ["mksquashfs", tmp_path / "root", tmp_path / "image.sqsh", "-quiet", "-p", f"{name} c 666 0 0 1 3"]
+    subprocess.run(words, check=True, timeout=60)
+    answer = run("pull", tmp_path / "image.sqsh")
+    if said:
+        refused(answer, said)
+        assert empty(store)
+    else:
+        [layer] = layers(answer)
+        assert (Path(layer) / "file").read_text() == "x"
+        assert not (Path(layer) / "dev/null").exists(), "a container has the node's /dev"
+
+
+@squashfs
 @pytest.mark.parametrize("content", [b"", b"text" * 1000])
 def test_no_squashfs_file(run, store, tmp_path, content):
     (tmp_path / "image.sqsh").write_bytes(content)

@@ -164,6 +164,24 @@ def test_zstd_where_python_has_it(run, registry):
         assert (Path(layers(answer)[0]) / "a").read_text() == "1"
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python reads zstd")
+def test_zstd_where_python_has_it_not_is_said(run, registry, store):
+    registry.push("a", "1", Image(archive(("a", "1")), pack=lambda layer: b"\x28\xb5\x2f\xfd" + layer))
+    refused(run("pull", f"127.0.0.1:{registry.port}/a:1"), "zstd", "build it with gzip")
+    assert empty(store)
+
+
+@pytest.mark.parametrize("kind", ["application/vnd.docker.distribution.manifest.v2+json", MANIFEST])
+def test_dockers_own_manifests_are_taken_too(run, registry, image, kind):
+    image.manifest["mediaType"] = kind
+    registry.push("a", "1", image, kind)
+    entries = [Image.entry(image.content, kind, platform={"os": "linux", "architecture": HERE})]
+    lists = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.list.v2+json"}
+    registry.push("a", "2", json.dumps({**lists, "manifests": entries}).encode(), lists["mediaType"])
+    assert run("pull", f"127.0.0.1:{registry.port}/a:1") == run("pull", f"127.0.0.1:{registry.port}/a:2")
+    assert len(layers(run("pull", f"127.0.0.1:{registry.port}/a:1"))) == 2
+
+
 @pytest.mark.parametrize("name", ["a:2", "b:1"])
 def test_no_such_image(run, registry, image, store, name):
     registry.push("a", "1", image)

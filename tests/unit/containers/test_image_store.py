@@ -1,6 +1,8 @@
 """Pulls that are killed, that come at once, and that find the disk full."""
 
 import os
+import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -85,6 +87,43 @@ def test_who_comes_second_waits_and_fetches_nothing(command, registry, slow, ima
     assert answers[0][1:] == ("", 0)
     for digest in image.packed:
         assert [path for _, path in registry.asked].count(f"/v2/a/blobs/{digest}") == 1
+
+
+def test_who_waits_for_a_pull_that_has_stopped_is_told_so(command, run, registry, slow):
+    name = f"127.0.0.1:{registry.port}/a:1"
+    pull = start(command, "pull", name)
+    assert slow.started.wait(60)
+    pull.send_signal(signal.SIGSTOP)
+    words, env = command
+    waiting = start((words, {**env, "CONTAINER_LOCK_SECONDS": "0.2"}), "pull", name)
+    answer = (*waiting.communicate(timeout=60), waiting.returncode)
+    pull.kill()
+    pull.communicate(timeout=60)
+    refused((answer[2], *answer[:2]), f"process {pull.pid} on {os.uname().nodename}")
+
+
+@pytest.mark.skipif(not shutil.which("unsquashfs"), reason="squashfs-tools are not installed")
+def test_nothing_unpacks_on_after_a_pull_that_was_killed(command, store, tmp_path):
+    """A program that takes long, in the place of unsquashfs."""
+    stub = tmp_path / "bin" / "unsquashfs"
+    stub.parent.mkdir()
+    stub.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid.new && mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 300\n")
+    stub.chmod(0o755)
+    (tmp_path / "image.sqsh").write_text("x")
+    words, env = command
+    pull = start((words, {**env, "PATH": f"{stub.parent}:{env['PATH']}"}), "pull", str(tmp_path / "image.sqsh"))
+    wait_for((tmp_path / "pid").exists)
+    pid = int((tmp_path / "pid").read_text())
+    pull.kill()
+    pull.wait(60)
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}/exe"))
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_full_disk_is_said_and_nothing_is_kept(command, run, registry, store, image):
