@@ -5,6 +5,7 @@ import pwd
 
 from imagestore.enter import HOLDER, inherited
 from imagestore.errors import Refused
+from imagestore.inside import inside
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
 HARMLESS_FLAGS = ("rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "")
@@ -12,36 +13,60 @@ HARMLESS_FLAGS = ("rw", "bind", "rbind", "private", "rprivate", "slave", "rslave
 
 def start(asked):
     """Becomes bubblewrap with what ``asked`` names, by the options of container.c; Refused if it cannot."""
+    if "save" in asked:
+        expect_place(asked["save"])
     folder = image(asked)
     told = start_config(folder)
     job = with_prolog(os.environ, asked["prolog"])
     is_root = "remap-root" in asked
     entry = pwd.getpwuid(os.getuid())
     home = "/root" if is_root else entry.pw_dir
-    words = ["bwrap", "--unshare-user"]
+    workdir = asked.get("workdir") or told["WorkingDir"] or "/"
+    layers = layers_of(folder) + ([f"{asked['kept']}/upper"] if "kept" in asked else [])
+
+    def there(path):
+        """bubblewrap does not follow the links of an image."""
+        return inside(layers, path)
+
+    words = ["bwrap", "--unshare-user", "--die-with-parent"]
     if is_root:
         words += ["--uid", "0", "--gid", "0"]
     words += root(folder, asked.get("kept"))
-    words += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
-    words += ["--perms", "1777", "--dir", "/tmp", "--dir", "/run"]
-    for path in FILES_OF_NODE:
-        words += ["--ro-bind", path, path]
-    words += ["--bind", entry.pw_dir, home] if "mount-home" in asked else ["--dir", home]
+    words += of_node(job, there)
+    words += ["--bind", entry.pw_dir, there(home)] if "mount-home" in asked else ["--dir", there(home)]
     if not is_root:
-        words += known_user(layers_of(folder), asked.get("kept"), entry)
-    for path in made_by_slurm(os.environ):
-        words += ["--bind", path, path]
-    if os.path.isdir(job.get("SLURM_TMPDIR", "")):
-        words += ["--bind", job["SLURM_TMPDIR"], job["SLURM_TMPDIR"]]
-    words += mounts(asked.get("mounts", ""))
+        words += known_user(layers, entry)
+    words += mounts(asked.get("mounts", ""), there)
+    if "workdir" not in asked:  # Docker makes it, too
+        words += ["--dir", there(workdir)]
     if "readonly" in asked:
         words += ["--remount-ro", "/"]
-    words += ["--chdir", asked.get("workdir") or told["WorkingDir"] or "/", "--"]
+    words += ["--chdir", workdir, "--"]
     if "entrypoint" in asked:
         words += told["Entrypoint"]
     holder = inherited(os.open(HOLDER, os.O_RDONLY))
     environment = merged(job, told["Env"], asked.get("env", ""))
     os.execvpe("/usr/bin/bwrap", [*words, f"/proc/self/fd/{holder}"], {**environment, "HOME": home})
+
+
+def expect_place(file):
+    """Before the work is done whose result would be lost."""
+    folder = os.path.dirname(file)
+    if os.path.isdir(file) or not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"--container-save={file}: you cannot write such a file")
+
+
+def of_node(job, there):
+    """What of the node each container sees."""
+    words = ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    words += ["--perms", "1777", "--dir", there("/tmp"), "--dir", there("/run")]
+    for path in FILES_OF_NODE:
+        words += ["--ro-bind", path, there(path)]
+    for path in made_by_slurm(os.environ):
+        words += ["--bind", path, there(path)]
+    if os.path.isdir(job.get("SLURM_TMPDIR", "")):
+        words += ["--bind", job["SLURM_TMPDIR"], there(job["SLURM_TMPDIR"])]
+    return words
 
 
 def image(asked):
@@ -71,8 +96,8 @@ def root(folder, kept):
     return words + (["--overlay", f"{kept}/upper", f"{kept}/work", "/"] if kept else ["--tmp-overlay", "/"])
 
 
-def mounts(asked):
-    """SRC:DST[:FLAGS],... as bubblewrap's words; SRC alone is seen under its own path."""
+def mounts(asked, there=str):
+    """SRC:DST[:FLAGS],... as bubblewrap's words; SRC alone is seen under its own path. there: DST without links."""
     words = []
     for each in filter(None, asked.split(",")):
         source, _, rest = each.partition(":")
@@ -80,7 +105,7 @@ def mounts(asked):
         unknown = [flag for flag in flags.split("+") if flag != "ro" and flag not in HARMLESS_FLAGS]
         if unknown or not source or not target.startswith("/"):
             raise Refused(f"--container-mounts={each}: write SRC:DST or SRC:DST:ro, with DST from / on")
-        words += ["--ro-bind" if "ro" in flags.split("+") else "--bind", source, target]
+        words += ["--ro-bind" if "ro" in flags.split("+") else "--bind", source, there(target)]
     return words
 
 
@@ -113,19 +138,19 @@ def with_prolog(job, program):
     return changed
 
 
-def known_user(layers, kept, entry):
+def known_user(layers, entry):
     """The image's lists of users and groups with the user's own lines: programs ask for the names of ids."""
     words = []
-    folders = [*layers, *([f"{kept}/upper"] if kept else [])]
     passwd = f"{entry.pw_name}:x:{entry.pw_uid}:{entry.pw_gid}::{entry.pw_dir}:/bin/sh"
     for name, line in (("passwd", passwd), ("group", f"{entry.pw_name}:x:{entry.pw_gid}:")):
-        found = next(filter(None, (plain_file(f"{each}/etc/{name}") for each in reversed(folders))), b"")
+        path = inside(layers, f"/etc/{name}")
+        found = next(filter(None, (plain_file(each + path) for each in reversed(layers))), b"")
         number = line.split(":")[2]
         if all(each.split(b":")[2:3] != [number.encode()] for each in found.splitlines()):
             file = os.memfd_create(name, 0)
             os.write(file, found + (b"" if found.endswith(b"\n") or not found else b"\n") + f"{line}\n".encode())
             os.lseek(file, 0, os.SEEK_SET)
-            words += ["--perms", "0644", "--file", str(file), f"/etc/{name}"]
+            words += ["--perms", "0644", "--file", str(file), path]
     return words
 
 

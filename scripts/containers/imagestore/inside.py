@@ -3,13 +3,15 @@
 import os
 
 from imagestore.errors import Refused
+from imagestore.merged import visible
 
 MOST_LINKS = 40
 
 
 def inside(root, path):
     """`path` without links, as the container would follow them: an absolute one starts at its root, and `..` does not
-    lead out of it. What is not there yet is left as it is."""
+    lead out of it. What is not there yet is left as it is. root: a folder, or the layers of one, lowest first."""
+    layers = [root] if isinstance(root, str) else root
     left = path.split("/")[::-1]
     done = []
     links = 0
@@ -18,18 +20,33 @@ def inside(root, path):
         if part == "..":
             del done[-1:]
         elif part not in ("", "."):
-            here = "/".join((root, *done, part))
-            if not os.path.islink(here):
+            target = link_in(layers, [*done, part])
+            if target is None:
                 done.append(part)
                 continue
             links += 1
             if links > MOST_LINKS:
                 raise Refused(f"{path}: too many links in the container")
-            target = os.readlink(here)
             if target.startswith("/"):
                 done = []
             left += target.split("/")[::-1]
     return "/" + "/".join(done)
+
+
+def link_in(layers, parts):
+    """Where the link leads that the layers show under this name; None if it is none. Its parents are no links."""
+    folders = layers
+    for part in parts[:-1]:
+        below = [f"{folder}/{part}" for folder in reversed(folders) if os.path.lexists(f"{folder}/{part}")]
+        folders = visible(below)
+    for folder in reversed(folders):
+        try:
+            return os.readlink(f"{folder}/{parts[-1]}")
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
 
 
 def make_point(root, path, folder):

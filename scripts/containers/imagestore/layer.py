@@ -203,15 +203,22 @@ def seconds(member):
 def write_file(folder, name, member, archive):
     handle = os.open(name, NEW_FILE, 0o600, dir_fd=folder)
     with open(handle, "wb", buffering=0) as file:
-        content = archive.extractfile(member)
-        left = member.size
-        while left:
-            piece = content.read(min(left, 1 << 20))
-            if not piece:
-                raise Refused("the archive ends in it")
-            view = memoryview(piece)
-            while view:
-                view = view[file.write(view) :]
-            left -= len(piece)
+        content = archive.extractfile(member).raw  # which seeks forward, although the archive is a stream
+        for start, size in member.sparse or [(0, member.size)]:
+            content.seek(start)
+            file.seek(start)
+            write_all(file, content, size)
+        file.truncate(member.size)
         os.fchmod(handle, (member.mode & 0o777) | 0o600)
         os.utime(handle, (seconds(member),) * 2)
+
+
+def write_all(file, content, left):
+    while left:
+        piece = content.read(min(left, 1 << 20))
+        if not piece:
+            raise Refused("the archive ends in it")
+        view = memoryview(piece)
+        while view:
+            view = view[file.write(view) :]
+        left -= len(piece)

@@ -82,6 +82,54 @@ def test_overlay_shows_what_the_layers_mean(tmp_path, overlay, user_mounts):
     assert sorted(f"{path.relative_to(tmp_path / 'copy')}={path.read_text()}" for path in copied) == seen
 
 
+def sparse(name, size, *pieces):
+    """A file with holes as GNU tar writes it: (START, CONTENT)."""
+    numbers = [len(pieces), *(number for start, piece in pieces for number in (start, len(piece)))]
+    head = "".join(f"{number}\n" for number in numbers).encode()
+    content = head.ljust(-(-len(head) // 512) * 512, b"\0") + b"".join(piece for _, piece in pieces)
+    member = special(name, tarfile.REGTYPE, mode=0o644, size=len(content))
+    fields = {"major": "1", "minor": "0", "name": name, "realsize": str(size)}
+    member.pax_headers = {f"GNU.sparse.{field}": value for field, value in fields.items()}
+    return member, content
+
+
+def test_a_file_with_holes_takes_no_more_room_than_its_content(tmp_path):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member, content = sparse("disk", 1 << 33, (4096, b"low" * 100), (1 << 32, b"high"))
+        tar.addfile(member, io.BytesIO(content))
+    file.seek(0)
+    (tmp_path / "root").mkdir()
+    unpack(file, tmp_path / "root", "layer")
+    disk = tmp_path / "root" / "disk"
+    assert (disk.stat().st_size, disk.stat().st_blocks * 512 < 1 << 20) == (1 << 33, True)
+    with disk.open("rb") as opened:
+        assert opened.read(4098)[4094:] == b"\0\0lo"
+        opened.seek(1 << 32)
+        assert opened.read(5) == b"high\0"
+
+
+def test_long_names_in_both_kinds_of_archive(tmp_path):
+    name = "/".join(["d" * 200] * 4) + "/file"
+    for kind in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
+            tar.addfile(special(name, tarfile.REGTYPE))
+            tar.addfile(special("twin", HARD, name))
+        file.seek(0)
+        root = tmp_path / str(kind)
+        root.mkdir()
+        unpack(file, root, "layer")
+        assert (root / name).samefile(root / "twin")
+
+
+def test_extended_attributes_stay_out(tmp_path):
+    member = special("file", tarfile.REGTYPE)
+    member.pax_headers = {"SCHILY.xattr.user.overlay.opaque": "y", "SCHILY.xattr.security.capability": "x"}
+    root = unpacked(tmp_path / "root", member)
+    assert os.listxattr(root / "file") == []
+
+
 OUT = "outside/file"
 
 

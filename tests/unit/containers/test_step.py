@@ -77,6 +77,13 @@ def test_a_name_that_nobody_has_is_said(tmp_path):
         step.image({"name": "kept", "kept": str(tmp_path)})
 
 
+def test_a_place_that_takes_no_file_is_said_before_the_work_is_done(started, tmp_path):
+    assert started(save=f"{tmp_path}/saved.sqsh")
+    for place in (f"{tmp_path}/no/saved.sqsh", str(tmp_path)):
+        with pytest.raises(Refused, match=f"--container-save={place}: you cannot"):
+            started(save=place)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -116,18 +123,18 @@ def test_the_task_prolog_adds_and_takes_away_variables(tmp_path):
 
 def test_the_user_has_a_name_in_the_container(tmp_path):
     (tmp_path / "low" / "etc").mkdir(parents=True)
-    (tmp_path / "low" / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh")
+    (tmp_path / "low" / "etc" / "users").write_text("root:x:0:0::/:/bin/sh")
     (tmp_path / "top" / "etc").mkdir(parents=True)
-    (tmp_path / "top" / "etc" / "passwd").symlink_to("/etc/shadow")
+    (tmp_path / "top" / "etc" / "passwd").symlink_to("/etc/users")
     entry = pwd.struct_passwd(("ann", "*", 4711, 4711, "", "/home/ann", "/bin/bash"))
-    words = step.known_user([str(tmp_path / "low"), str(tmp_path / "top")], None, entry)
+    words = step.known_user([str(tmp_path / "low"), str(tmp_path / "top")], entry)
     assert words[2::5] == ["--file", "--file"]
     with os.fdopen(int(words[3])) as passwd, os.fdopen(int(words[8])) as group:
         assert passwd.read() == "root:x:0:0::/:/bin/sh\nann:x:4711:4711::/home/ann:/bin/sh\n"
         assert group.read() == "ann:x:4711:\n"
     (tmp_path / "top" / "etc" / "passwd").unlink()
     (tmp_path / "top" / "etc" / "passwd").write_text("me:x:4711:4711::/:/bin/sh\n")
-    assert "/etc/passwd" not in step.known_user([str(tmp_path / "low"), str(tmp_path / "top")], None, entry)
+    assert "/etc/passwd" not in step.known_user([str(tmp_path / "low"), str(tmp_path / "top")], entry)
 
 
 def test_what_slurm_made_for_the_step_is_there(tmp_path):
