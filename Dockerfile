@@ -87,8 +87,9 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy libslurm-dev
-COPY scripts/container.c scripts/container-holder.c /
-RUN gcc -shared -fPIC -O2 -Wall -Wextra -Werror -o /container.so /container.c \
+COPY scripts/container.h scripts/container.c scripts/container-run.c scripts/container-kept.c scripts/container-holder.c /
+RUN gcc -shared -fPIC -Wl,-Bsymbolic -O2 -Wall -Wextra -Werror -o /container.so \
+      /container.c /container-run.c /container-kept.c \
  && gcc -static -O2 -Wall -Wextra -Werror -o /container-holder /container-holder.c
 
 # The flavors of the node, each on the one before it: FLAVORS in slurmbed/cluster/settings.py.
