@@ -9,6 +9,8 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -218,6 +220,32 @@ def reset(handler, content):
     handler.wfile.flush()
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
+
+
+def test_a_registry_that_drips_is_given_up(run, registry, store, image, monkeypatch):
+    """It would hold up the user's other pulls. Each drop comes long before a connection is taken for dead."""
+    from imagestore import registry as reader
+
+    over = threading.Event()
+
+    def drip(handler, content):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        with suppress(OSError):
+            while not over.wait(0.02):
+                handler.wfile.write(b"\x1f")
+
+    monkeypatch.setattr(reader, "SLOWEST", 1 << 40)
+    monkeypatch.setattr(reader, "TIMEOUT", 2)
+    image = Image(archive(("a", os.urandom(1 << 20))))
+    registry.push("a", "1", image)
+    registry.changed[f"/v2/a/blobs/{image.packed[0]}"] = drip
+    try:
+        refused(run("pull", f"127.0.0.1:{registry.port}/a:1"), "bytes in a second")
+    finally:
+        over.set()
+    assert empty(store)
 
 
 @pytest.mark.parametrize(
