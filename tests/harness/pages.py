@@ -1,6 +1,7 @@
 """Pages of docs/ as a reader follows them: their files, and their commands."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,12 @@ class Page:
             (folder / name).write_text(text)
 
 
-def page(name: str, cluster: str = "slurmbed") -> Page:
-    """The page docs/NAME.md, for the cluster of that name."""
-    text = (ROOT / "docs" / f"{name}.md").read_text()
-    blocks = list(BLOCK.finditer(NAMED.sub(cluster, text)))
+def page(name: str, cluster: str = "slurmbed", others: Mapping[str, str] | None = None) -> Page:
+    """The page docs/NAME.md, for the cluster of that name. others: words of the page, and what stands for each."""
+    text = NAMED.sub(cluster, (ROOT / "docs" / f"{name}.md").read_text())
+    for word, other in (others or {}).items():
+        assert word in text, f"{name}.md has no {word}"
+        text = text.replace(word, other)
+    blocks = list(BLOCK.finditer(text))
     files = {block["file"]: block["text"] for block in blocks if block["file"]}
     return Page(tuple(block["text"] for block in blocks if block["kind"] == "sh" and not block["file"]), files)

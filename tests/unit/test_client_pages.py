@@ -18,7 +18,7 @@ def test_the_index_has_all_pages():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_followed_by_a_test(name):
-    assert f'follow("{name}")' in TESTS
+    assert f'follow("{name}"' in TESTS
 
 
 @pytest.mark.parametrize("name", PAGES)

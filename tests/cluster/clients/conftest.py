@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -47,17 +47,17 @@ def with_a_network(slurm_cluster) -> list[str]:
 
 
 @pytest.fixture
-def follow(slurm_cluster, with_a_network, workspace, tmp_path) -> Callable[[str], list[str]]:
+def follow(slurm_cluster, with_a_network, workspace, tmp_path) -> Callable[..., list[str]]:
     """follow("submitit"): do what docs/clients/submitit.md says, in a folder that the cluster sees under its own path.
 
-    Gives the lines that the page's last commands print.
+    others: words of the page, and what stands for each here. Gives the lines that the page's last commands print.
     """
 
-    def follow(name: str) -> list[str]:
+    def follow(name: str, others: Mapping[str, str] | None = None) -> list[str]:
         folder = workspace / name
         folder.mkdir()
         folder.chmod(0o777)
-        text = page(f"clients/{name}", slurm_cluster.name)
+        text = page(f"clients/{name}", slurm_cluster.name, others)
         text.write(folder)
         subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
         *prepare, use = text.commands
@@ -70,6 +70,7 @@ def follow(slurm_cluster, with_a_network, workspace, tmp_path) -> Callable[[str]
             "IN_THE_CLUSTER": " ".join(with_a_network),
             "SLURMBED_NAME": slurm_cluster.name,
             "HOME": str(tmp_path / "home"),
+            "DOCKER_CONFIG": os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker")),
             "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"),
         }
         (tmp_path / "home" / ".ssh").mkdir(parents=True, mode=0o700)
