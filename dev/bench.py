@@ -14,21 +14,21 @@ from statistics import median
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from dev import bench_containers, tables
 from slurmbed.cluster import access, images
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Choices, Settings
-from slurmbed.errors import CommandError
+from slurmbed.errors import CommandError, UsageError
 from slurmbed.process import run
 from slurmbed.project import ROOT
 
 TIMEOUT = 900  # seconds for one command
 SHORT_JOBS = 20
 CALLS = 20  # of squeue, in each way
-ITSELF, BY_EXEC, BY_SHIM = "in the cluster", "by docker exec", "by the shim"
+ITSELF, BY_EXEC, BY_SHIM = "squeue in the cluster", "by docker exec", "by the shim"
 COLD, WARM, NOTHING = "make up, nothing there", "make up, after make down", "make up, nothing to do"
-BARE = "docker compose up, bare"
+BARE = "a bare docker compose up"
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -83,19 +83,25 @@ class Real:
 @click.option("--nodes", default="2", show_default=True, help="numbers of nodes, with commas between, like 2,16,64")
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="runs of each")
 def bench(name: str, nodes: str, rounds: int) -> None:
-    """Compare starts of a cluster with a bare start of as many containers; time queued short jobs, and the shims."""
+    """Compare starts of a cluster with a bare start of as many containers; time queued jobs, shims and containers."""
     console = Console(width=100)
     console.print(f"slurmbed --help: {help_seconds():.2f} s (median of 5)", highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         for count in map(int, nodes.split(",")):
             taken, timeline = alternate(f"{name}-bench", count, rounds, folder)
-            console.print(table(taken, count, rounds))
+            console.print(tables.ratios(f"{count} nodes, {count + 4} containers", BARE, taken))
             console.print(f"where the time went in the last cold start of {count} nodes:\n{timeline}", markup=False)
         with small_cluster(f"{name}-bench", folder) as cluster:
             rate, taken = short_jobs(cluster), calls(cluster, folder)
         console.print(f"queued short jobs on 2 CPUs: {rate:.1f} ended a second ({SHORT_JOBS} jobs)", highlight=False)
-        console.print(calls_table(taken))
+        console.print(tables.differences("squeue from this machine", ITSELF, taken))
+        try:
+            with small_cluster(f"{name}-bench", folder, containers=True) as cluster:
+                for shown in bench_containers.measured(cluster):
+                    console.print(shown)
+        except UsageError as error:
+            console.print(f"containers in jobs: not measured: {error}", highlight=False)
 
 
 def help_seconds() -> float:
@@ -129,9 +135,9 @@ def alternate(name: str, nodes: int, rounds: int, workspace: str) -> tuple[dict[
 
 
 @contextmanager
-def small_cluster(name: str, workspace: str) -> Iterator[Cluster]:
+def small_cluster(name: str, workspace: str, containers: bool = False) -> Iterator[Cluster]:
     """Two nodes of a CPU."""
-    cluster = Cluster(Settings(name=name, nodes=2, cpus=1, workspace=workspace))
+    cluster = Cluster(Settings(name=name, nodes=2, cpus=1, workspace=workspace, containers=containers))
     try:
         cluster.up()
         yield cluster
@@ -173,30 +179,3 @@ def calls(cluster: Cluster, workspace: str) -> dict[str, list[float]]:
         taken[BY_EXEC].append(call(by_exec))
         taken[BY_SHIM].append(call(by_shim))
     return taken
-
-
-def calls_table(taken: dict[str, list[float]]) -> Table:
-    """Medians, ranges, and what each way costs over the command itself."""
-    shown = Table(title=f"squeue from this machine: median of {CALLS} (smallest to largest)")
-    for heading in ("how", "milliseconds", "over squeue itself"):
-        shown.add_column(heading, justify="left" if heading == "how" else "right")
-    base = median(taken[ITSELF])
-    for how, values in taken.items():
-        shown.add_row(how, spread(values, 0), f"{median(values) - base:+.0f}")
-    return shown
-
-
-def table(taken: dict[str, list[float]], nodes: int, rounds: int) -> Table:
-    """Medians, ranges and ratios to the bare start of the same run."""
-    shown = Table(title=f"{nodes} nodes, {nodes + 4} containers: median of {rounds} (smallest to largest)")
-    for heading in ("what", "seconds", "of the bare start"):
-        shown.add_column(heading, justify="left" if heading == "what" else "right")
-    base = median(taken[BARE])
-    for what, values in taken.items():
-        shown.add_row(what, spread(values, 2), f"{median(values) / base:.2f} x")
-    return shown
-
-
-def spread(values: list[float], digits: int) -> str:
-    middle, least, most = (f"{value:.{digits}f}" for value in (median(values), min(values), max(values)))
-    return f"{middle} ({least} to {most})"

@@ -39,7 +39,8 @@ CORE = (
     *("test_rest", "test_survive"),
 )
 # Other files that have cases of the matrix.
-WITH_MATRIX = [str(ROOT / "tests" / "cluster" / f"test_{name}.py") for name in ("job_containers", "mnist", "survive")]
+OTHERS = ("mnist", "survive", "training_in_containers")
+WITH_MATRIX = [str(ROOT / "tests" / "cluster" / f"test_{name}.py") for name in OTHERS]
 # Marks are in pyproject.toml.
 CLUSTER_TESTS = {
     "cluster": ("tests/cluster", *SIDE_BY_SIDE, "-m", "not matrix and not client"),

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Cluster:
         """
         with self.timeline.step("connect to the engine"):
             self.ensure_engine()
-        with self.lock("up"):
+        with self.lock("up"), self.choosing_a_port():
             with self.timeline.step("look and plan"):
                 plan = self.plan()
             with self.timeline.step("build images"):
@@ -288,6 +288,11 @@ class Cluster:
         held = lock(self.engine.info.id, name or self.name, f"{command} NAME={self.name}", self.say)
         self._snapshot = None
         return held
+
+    def choosing_a_port(self) -> AbstractContextManager[None]:
+        """While it is held no other cluster chooses a port for its registry: a chosen port is free until it starts."""
+        chooses = self.settings.containers and not self.choices().registry_port
+        return self.lock("up", "registry-port") if chooses else nullcontext()
 
     def install_engine(self) -> None:
         """scripts/engine installs or starts what is missing where it can, and says what it does."""

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 LONGEST_FIRST = (
     *("test_lessons.py", "test_more_lessons.py", "test_survive.py", "test_commands.py", "test_launchers.py"),
     *("test_elastic.py", "test_mpi_and_deepspeed.py", "test_campus.py", "test_torchrun.py", "test_mnist.py"),
-    *("test_interrupted.py", "test_job_containers.py"),
+    *("test_interrupted.py", "test_job_containers.py", "test_training_in_containers.py"),
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dev import testrun
 from slurmbed import Cluster, Settings
-from slurmbed.cluster import access, images, namespaces, readiness
+from slurmbed.cluster import access, images, namespaces, plan, readiness
 from slurmbed.cluster.host import Host
 from slurmbed.cluster.settings import DEFAULT_FLAVOR, VERSIONS
 from slurmbed.engine.client import Engine
@@ -41,14 +41,19 @@ def settings(name: str, **values: object) -> Settings:
 
 def build_images(cluster: Cluster) -> str:
     """Build the images if need be; returns the node image's name. Another cluster's start then need not wait for it."""
-    plan = cluster.plan()
-    cluster.build(plan.choices)
-    return images.image("node", plan.choices)
+    choices = cluster.plan().choices
+    cluster.build(choices)
+    return images.image("node", choices)
 
 
 def no_containers_in_jobs(image: str) -> str:
     """Why jobs can have no containers on this machine; empty if they can."""
     return namespaces.refusal(image, Host.of(Engine().info).apparmor)
+
+
+def want_registry_port(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    """Clusters with containers in jobs take this port if it is free, not 5000."""
+    monkeypatch.setattr(plan, "REGISTRY_PORT", port)
 
 
 def wait_ready(cluster: Cluster, nodes: int) -> None:
