@@ -205,7 +205,7 @@ def mounts_of_node(cluster) -> str:
 def test_slurms_own_srun_runs_an_oci_bundle_of_an_image(port_of_call, ship):
     alice = port_of_call.as_user("alice")
     alice(["container-image", "bundle", ship, "/workspace/bundle"]).check()
-    step = ["srun", "--quiet", "--nodes=2", "--container=/workspace/bundle", "sh", "-c"]
+    step = ["srun", "--quiet", "--nodes=2", "--container=/workspace/bundle", "/bin/sh", "-c"]
     ran = alice([*step, 'echo "$(cat /harbour/sign) $(hostname) $CARGO"; ls /etc/debian_version; exit 42'])
     assert sorted(ran.stdout.splitlines()) == ["all aboard node-1 bricks", "all aboard node-2 bricks"]
     assert "No such file" in ran.stderr, "the node's own files are not there"
