@@ -28,16 +28,18 @@ if TYPE_CHECKING:  # tests that use no fixture do not pay for the import
     from slurmbed.slurm.rest import Rest
 
 CLUSTERS = pytest.StashKey["list[Cluster]"]()
-"""Those that run, in the order of their starts."""
+"""Running clusters, in the order in which they started."""
 EXPORTED = pytest.StashKey[tuple[BaseException, str]]()
-"""What failed last, and where its logs are: the failed set-up of a session's fixture fails each test that uses it."""
+"""The last failure whose logs were written, and their folder. If a session's fixture fails, each test that uses it
+reports the same failure.
+"""
 OPTIONS = {
     "nodes": "number of nodes [default: 2, or as in --slurm-config]",
     "gpus": "GPUs of each node, as `slurmbed up --gpus`",
     "version": "version of Slurm",
     "flavor": "what the nodes have installed, as `slurmbed up --flavor` [default: slim for a new cluster]",
     "config": "a configuration file of slurmbed for the cluster",
-    "name": "name of the cluster; one that is there is used and stays [default: one for this project and xdist worker]",
+    "name": "name of the cluster; an existing one is used and kept [default: one for this project and xdist worker]",
 }
 
 

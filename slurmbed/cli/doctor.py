@@ -114,5 +114,5 @@ def doctor() -> None:
     for note in unusual():
         console.print(f"note  {note}", markup=False, highlight=False, soft_wrap=True)
     if failed:
-        console.print(f"{COMMAND} up mends what it can", highlight=False)
+        console.print(f"{COMMAND} up fixes what it can", highlight=False)
     sys.exit(failed)

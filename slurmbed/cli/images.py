@@ -31,10 +31,10 @@ def images() -> None:
 
 
 def look(settings: Settings, install: bool = False) -> tuple[Cluster, Choices]:
-    """What has the engine, and which images are asked for.
+    """A cluster to ask the engine with, and the choices that say which images are meant.
 
     Args:
-        install: an engine where there is none.
+        install: install an engine if there is none.
     """
     choices = with_asked(Choices(), settings)
     cluster = Cluster(say=say)
@@ -47,7 +47,7 @@ def look(settings: Settings, install: bool = False) -> tuple[Cluster, Choices]:
 @images.command()
 @of_images
 def build(settings: Settings) -> None:
-    """Build the images that are not there."""
+    """Build the images that are missing."""
     cluster, choices = look(settings, install=True)
     cluster.build(choices)
     for name in transfer.require(choices, cluster.look()):

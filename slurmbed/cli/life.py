@@ -118,7 +118,7 @@ def init(folder: Path) -> None:
     slurmbed init mine && slurmbed up --workspace mine --flavor full
     """
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise UsageError(f"{folder} is there and not empty", "name a new folder")
+        raise UsageError(f"{folder} exists and is not empty", "name a new folder")
     written = shutil.ignore_patterns("__pycache__")
     shutil.copytree(project.WORKSPACE, folder, ignore=written, symlinks=True, dirs_exist_ok=True)
     for name in ("data", "runs"):

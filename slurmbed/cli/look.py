@@ -103,7 +103,7 @@ def export_logs(settings: Settings, folder: Path) -> None:
     slurmbed export-logs bundle && tar -czf bundle.tar.gz bundle
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there and not empty", "name a new folder")
+        raise UsageError(f"{folder} exists and is not empty", "name a new folder")
     cluster = Cluster(settings, say)
     cluster.require()
     written = cluster.export_logs(folder)

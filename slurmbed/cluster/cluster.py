@@ -240,7 +240,7 @@ class Cluster:
         """UsageError if a Compose project of this name is there that slurmbed did not make."""
         if strangers := self.snapshot.strangers:
             raise UsageError(
-                f"{self.name} is the name of something that slurmbed did not make: {', '.join(strangers)}",
+                f"the name {self.name} is in use by resources that slurmbed did not create: {', '.join(strangers)}",
                 "choose another one with NAME=..; what an old version of slurmbed left is removed by: "
                 f"docker compose -p {self.name} down --volumes",
             )

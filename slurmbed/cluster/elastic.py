@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 def attend(
     engine: Engine, name: str, nodes: Sequence[Node], slices: Sequence[Slice], as_root: AsRoot, tell: Say
 ) -> bool:
-    """Declare the elastic nodes and start the agent; whether there are such nodes."""
+    """Declare the elastic nodes and start the agent. Returns True if there are such nodes."""
     if not any(part.elastic for part in slices):
         return False
     declare(nodes, slices, as_root)
@@ -49,9 +49,10 @@ def attend(
 
 
 def declare(nodes: Sequence[Node], slices: Sequence[Slice], as_root: AsRoot) -> None:
-    """Make the records of elastic nodes that Slurm has none of, and keep it from suspending the others.
+    """Create the missing records of elastic nodes, and keep Slurm from suspending the other nodes.
 
-    Slurm forgets the latter of nodes that it does not know yet, and takes no value that it has already.
+    Slurm ignores SuspendExcNodes for nodes without a record, and ignores an update that does not change the value. So
+    the value is cleared, then set, once the records exist.
     """
     known = len(nodes)
     missing = list(enumerate(slices, start=1))[known:]

@@ -31,7 +31,7 @@ def say_goodbye(as_root: AsRoot, say: Callable[[str], None]) -> None:
             set_partitions(as_root, is_up, "UP")
             raise
     except SlurmbedError as error:
-        say(f"jobs were not told that the cluster stops: {error}")
+        say(f"could not requeue the jobs before the stop: {error}")
 
 
 def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
@@ -51,11 +51,11 @@ def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
         if jobs:
             raise Pending(", ".join(f"{job} {state}" for job, state in jobs.items()))
 
-    say("jobs save what they have, and are queued again")
+    say("jobs save what they have, and are requeued")
     try:
         wait_until(check, what="jobs leave their nodes", timeout=PATIENCE, interval=0.5)
     except WaitTimeout as late:
-        say(f"the cluster stops under jobs: {late}")
+        say(f"stopping the cluster although jobs still run: {late}")
     # Slurm holds jobs that are queued again back for minutes, lest their nodes are still ending them.
     if asked:
         as_root(["timeout", "30", "scontrol", "update", f"JobId={','.join(asked)}", "StartTime=now"])

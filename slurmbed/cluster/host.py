@@ -31,8 +31,8 @@ class Host:
         limits_cpus, limits_memory: whether containers can be held to CPUs and memory.
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
         maps_users: whether users in containers are others on the host.
-        selinux: whether containers may use only what has their label.
-        apparmor: whether a profile of AppArmor holds containers.
+        selinux: True if SELinux lets containers use only what has their label.
+        apparmor: True if an AppArmor profile confines containers.
         no_cgroups: why Slurm can make no cgroups in containers; empty if it can.
         cpu_numbers: by which the engine knows its CPUs; empty if containers cannot be given CPUs of their own.
     """
@@ -133,7 +133,7 @@ https://github.com/moby/moby/pull/48828
 def no_cgroups(info: EngineInfo) -> str:
     """Why Slurm's cgroup plugin cannot run in the engine's containers; "" if it can."""
     if info.cgroups != "2":
-        return f"Slurm makes cgroups of version 2 alone; this engine has version {info.cgroups}"
+        return f"slurmbed supports only cgroup v2; this engine has version {info.cgroups}"
     if not (info.limits_cpus and info.limits_memory):
         return "the host delegates neither CPUs nor memory to this engine's cgroups"
     if int(info.version.partition(".")[0] or 0) < WRITABLE_CGROUPS:
@@ -178,8 +178,8 @@ def check_port(port: int) -> None:
 def job_uid(workspace: Path, maps_users: bool = False) -> int:
     """The uid that jobs run as, so that what they write is the user's.
 
-    It is that of sudo's caller, of this process, or, for root, of the workspace's owner; 1000 if that is root too, for
-    jobs never run as root. Where the engine maps users no uid makes jobs the user, and not every uid can be had.
+    The first of these that is not root: sudo's caller, this process, the workspace's owner, 1000. If the engine maps
+    users, no uid of a container is the user's, and not every uid exists there: it is 1000.
     """
     if maps_users:
         return 1000

@@ -1,4 +1,4 @@
-"""The images of a cluster: their names, and building those that are not there."""
+"""The images of a cluster: their names, and how they are built."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -20,8 +20,7 @@ KINDS = ("db", "control", "node")
 def digest(root: Path = ROOT) -> str:
     """12 hex digits that change with every file that an image is built from: the Dockerfile and its context.
 
-    Images have it in their tag, so an image that is there is never built again, and clones never move each other's
-    tags.
+    It is part of the tag, so an image that exists is not built again, and clones with other files use other tags.
     """
     found = hashlib.sha256()
     for path in inputs(root):
@@ -59,15 +58,15 @@ def missing(choices: Choices, snapshot: Snapshot) -> list[str]:
 
 
 def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) -> bool:
-    """Give the names of a cluster's images back to those that its containers run on; whether one had lost its name.
+    """Retag the images that the cluster's containers use. Returns True if a tag was missing or on another image.
 
-    Another clone may have built its own under the same names, or removed them. Compose goes by names, and would make
-    all containers anew, under their jobs. Containers that do not say what they were made with, as those of Compose
-    alone, may run on any images: no name is known to be theirs.
+    Another clone may have built its own images under the same tags, or removed the tags. Compose goes by tags, and
+    would recreate all containers under their jobs. Nothing is retagged for containers without a record of their
+    choices, such as those that Compose alone made.
 
     Args:
         choices: what the containers were made with.
-        tag: gives the image of an id a name.
+        tag: gives the image with an id a tag.
     """
     if not snapshot.choices:
         return False

@@ -40,4 +40,4 @@ def remedy(settings: Path = Path("/proc/sys")) -> str:
 def check(image: str, apparmor: bool) -> None:
     """UsageError where jobs can have no containers."""
     if reason := refusal(image, apparmor):
-        raise UsageError(f"CONTAINERS=1: this machine lets no container make another: {reason}", remedy())
+        raise UsageError(f"CONTAINERS=1: this host does not allow user namespaces in containers: {reason}", remedy())

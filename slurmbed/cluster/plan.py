@@ -125,16 +125,16 @@ def digest(text: str) -> str:
 def make_plan(
     settings: Settings, asked_spec: ClusterSpec | None, snapshot: Snapshot, host: Host, keep_images: bool = False
 ) -> Plan:
-    """What the user asks for; what is not said stays as the containers are now, or is the default.
+    """The cluster that the user asks for. Options that are not given keep the containers' values, or get the defaults.
 
-    So a cluster can grow without its nodes being made anew under their jobs.
+    So a cluster can grow without its nodes being recreated under their jobs.
 
     Args:
-        asked_spec: what the configuration file of ``settings`` says, if there is one.
-        keep_images: the images that the cluster runs on, although the files that they are built from have changed.
+        asked_spec: the contents of the configuration file of ``settings``, if there is one.
+        keep_images: keep the images that the cluster runs on, although the files that they are built from have changed.
 
     Raises:
-        UsageError: it does not fit on the host, or would change nodes that are there.
+        UsageError: the cluster does not fit on the host, or existing nodes would change.
     """
     spec = choose_spec(settings, asked_spec, snapshot)
     size = spec.size if spec else DEFAULT_NODES

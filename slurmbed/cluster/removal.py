@@ -14,8 +14,8 @@ def remove(compose: Compose, look: Callable[[], Snapshot], looks: int = 1) -> No
     """Remove containers, volumes and network.
 
     Args:
-        looks: how often in a row, half a second apart, nothing must be found any more. An engine makes a container that
-            it was told to make, even when whoever told it so has been ended.
+        looks: number of looks in a row, half a second apart, that must find nothing. An engine may still create a
+            container after the client that asked for it was killed.
     """
     empty = 0
 
@@ -25,7 +25,7 @@ def remove(compose: Compose, look: Callable[[], Snapshot], looks: int = 1) -> No
         left = look().leftovers
         empty = 0 if left else empty + 1
         if empty < looks:
-            raise Pending(f"there is still {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
+            raise Pending(f"not yet removed: {', '.join(left)}; {last_lines(removed.stderr, 1).strip()}")
 
     wait_until(check, what=f"removing {compose.project}", timeout=600, interval=0.5)
 

@@ -122,5 +122,5 @@ def obtain(
         try:
             return pull(names(choices), registry, say)
         except SlurmbedError as error:
-            say(f"{registry} does not give all images, so they are built: {error.reason}")
+            say(f"{registry} lacks some of the images; building them: {error.reason}")
     return images.build(choices, first, say, install)

@@ -1,7 +1,7 @@
 """Figures, drawn from the JSON files that programs of the workspace wrote; the shard map is in shard_map.py.
 
-These two modules alone from typing import Any
-import matplotlib, which takes half a second: import them when a figure is drawn.
+Only this module, shard_map and report import matplotlib, which takes half a second. Import them only when a figure is
+drawn.
 """
 
 import io

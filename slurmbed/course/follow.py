@@ -17,11 +17,11 @@ from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
 
 POLL = 0.5  # seconds between two looks at what a job has written
-LOOK = 2  # seconds that one command waits for the job to change, while it has written nothing or its last step
-ASK = 3.0  # seconds between two questions to Slurm about a job that runs and has not written its last step
+LOOK = 2  # seconds that one command waits for a change of the job's state, before its first step and after its last
+ASK = 3.0  # seconds between two questions to Slurm about a job between its first and its last step
 LONGEST = 6 * 3600  # seconds; the job's own time limit ends it earlier
 Describe = Callable[[list[dict]], tuple[str, str]]
-"""From the lines of metrics.jsonl: how far the run is, and what to add if this is worth a line of its own, else ""."""
+"""From the lines of metrics.jsonl: the run's progress, and text to print on a separate line, or "" for none."""
 
 
 def nothing(metrics: list[dict]) -> tuple[str, str]:

@@ -45,11 +45,11 @@ def overlay(
     Args:
         labels: go on every container.
         shared: folders of the host that login and the nodes see under the same paths.
-        selinux: containers may use what has their label alone.
-        cgroups: Slurm makes cgroups in those of the nodes.
+        selinux: label the folders, because SELinux lets containers use only what has their label.
+        cgroups: let Slurm make cgroups below those of the nodes.
         rest: with slurmrestd, whose socket the login node sees.
-        registry_port: jobs run in containers, and the registry with their images has this port of the host.
-        apparmor: the engine's profile of it refuses mounts.
+        registry_port: let jobs run in containers, and publish the registry of their images on this port of the host.
+        apparmor: switch the engine's AppArmor profile off for these containers, because it forbids mounts.
     """
     gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
     added = [*([REST] if rest else []), *([REGISTRY] if registry_port else [])]

@@ -20,8 +20,8 @@ def parse_layout(text: str) -> dict[int, str]:
 def spread(nodes: Sequence[str], tasks: int, distribution: str) -> list[str] | None:
     """The node of each task, as srun spreads ``tasks`` over ``nodes``; None if the distribution does not say it.
 
-    Every node gets as many, the first ones one more if it does not divide. A block distribution fills a node before
-    the next one, a cyclic one goes round. https://slurm.schedmd.com/srun.html#OPT_distribution
+    All nodes get the same number of tasks, or the first nodes one more. A block distribution fills one node after the
+    other; a cyclic one deals the tasks out in turn. https://slurm.schedmd.com/srun.html#OPT_distribution
 
     Args:
         distribution: as accounting names it: Block or Cyclic, or, with the level below nodes, BCyclic, CBlock.

@@ -1,4 +1,4 @@
-"""What each word means that scontrol prints of a node's state. scripts/wait-ready is given the same table.
+"""What each word that scontrol prints as a node's state means. scripts/wait-ready gets the same table.
 
 https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
 """
@@ -6,8 +6,8 @@ https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
 from collections.abc import Iterable
 
 IDLE, BUSY, WAITS, NEVER = range(4)
-"""A node that takes jobs now; one that works, and has something else to do; one that will work; one that will not
-unless somebody does something.
+"""IDLE: accepts jobs now. BUSY: in service, but occupied. WAITS: expected to return by itself. NEVER: needs an
+administrator.
 """
 
 NODE_STATES = {
@@ -25,5 +25,5 @@ NODE_STATES = {
 
 
 def outlook(words: Iterable[str]) -> int:
-    """What is to be expected of a node: of its state and flags the one that says most. An unknown word: it may pass."""
+    """The worst meaning among a node's state and flags. An unknown word counts as WAITS."""
     return max(NODE_STATES.get(word, WAITS) for word in words)

@@ -41,7 +41,7 @@ def parse_ranks(log: str) -> list[RankRecord]:
     """Rank records (JSON lines) of a job's log, by rank. Of a requeued job those of its last run.
 
     Raises:
-        PlacementError: a record is broken or has a field less.
+        PlacementError: a record is broken or lacks a field.
     """
     ranks = []
     for line in log.splitlines():

@@ -278,7 +278,9 @@ def _ids(fields: Fields, array_job: str, array_task: str, het_job: str, het_offs
 
 
 def _state(flags: tuple[str, ...]) -> str:
-    """One word of flags like CANCELLED, COMPLETING: as squeue does, what goes on hides what it will come to."""
+    """Reduce a list of flags to one state. As in squeue, an active flag such as COMPLETING takes precedence over the
+    final state.
+    """
     return next((flag for flag in flags[1:] if flag in ACTIVE_STATES), flags[0])
 
 

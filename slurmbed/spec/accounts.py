@@ -61,12 +61,12 @@ def account_commands(spec: ClusterSpec, accounts: set[str]) -> Iterator[list[str
 
 
 def user_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
-    """Who is in which accounts. A user's first account is the default one; who has none is in the account class.
+    """Put users into accounts. A user's first account is the default one; a user without an account is in `class`.
 
-    Those whom every new cluster has, and this one has not, are removed.
+    The users of a new cluster, alice and bob, are removed if the file does not list them.
 
     Args:
-        known: what is there already, as account|user.
+        known: associations that exist already, as account|user.
     """
     names = [user.name for user in spec.users]
     for gone in (user.name for user in USERS if user.name not in names and f"class|{user.name}" in known):

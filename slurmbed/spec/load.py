@@ -119,9 +119,9 @@ def on_this_machine(spec: ClusterSpec, start: Path, host_gpus: Callable[[], Sequ
 def missing_folders(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
     for i, mount in enumerate(spec.mounts):
         if not Path(mount.host).is_dir():
-            yield ("mounts", i, "host"), f"{mount.host} is not there, or not a folder"
+            yield ("mounts", i, "host"), f"{mount.host}: no such folder"
     if spec.hooks and not Path(spec.hooks).is_dir():
-        yield ("hooks",), f"{spec.hooks} is not there, or not a folder"
+        yield ("hooks",), f"{spec.hooks}: no such folder"
 
 
 def unfit_hooks(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:

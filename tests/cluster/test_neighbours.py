@@ -46,7 +46,7 @@ COMMANDS = ("up", "scale NODES=3", "down", "clean", "purge", "train", "mnist", "
 
 
 def test_a_project_that_is_not_ours_is_refused_and_not_touched(theirs):
-    before, refusal = theirs(), f"{THEIRS} is the name of something that slurmbed did not make: "
+    before, refusal = theirs(), f"the name {THEIRS} is in use by resources that slurmbed did not create: "
     assert len(before) == 4  # a container's id and state, a volume, a network
     for command in COMMANDS:
         done = make(*command.split(), f"NAME={THEIRS}")

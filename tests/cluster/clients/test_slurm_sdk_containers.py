@@ -22,7 +22,7 @@ exec {docker} "$@"
 @pytest.fixture
 def slurm_cluster(slim_image, slurm_start):
     if reason := internals.no_containers_in_jobs(slim_image):
-        pytest.skip(f"this machine lets no container make another: {reason}")
+        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
     with slurm_start("sdk", nodes=2, memory="1G", flavor="slim", containers=True) as cluster:
         yield cluster
 

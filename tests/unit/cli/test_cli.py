@@ -120,7 +120,7 @@ def test_a_shell_completes_commands_and_choices():
         (["exec"], "Missing argument 'ARGUMENTS...'"),
         (["load", "/no/such.whl"], "/no/such.whl is neither a wheel nor a folder with a pyproject.toml"),
         (["load", str(ROOT / "docs")], "is neither a wheel nor a folder"),
-        (["export-logs", str(ROOT)], "is there and not empty"),
+        (["export-logs", str(ROOT)], "exists and is not empty"),
         (["up", "CONFIG=/no/such"], "CONFIG=/no/such: no such file"),
         (["upp"], "there is no command 'upp'\ndid you mean up?"),
         (["scale"], "needs the number of nodes"),
@@ -139,7 +139,7 @@ def test_a_shell_completes_commands_and_choices():
         (["images", "build", "--flavor", "fat"], "'fat' is not one of"),
         (["images", "build", "--flavor", "slim", "--torch", "pypi"], "TORCH=pypi: the flavor slim has no torch"),
         (["launchers", "ONLY=magic"], "there is no launcher 'magic'"),
-        (["init", str(ROOT)], "is there and not empty"),
+        (["init", str(ROOT)], "exists and is not empty"),
     ],
 )
 def test_bad_input_is_refused_before_an_engine_is_asked(capsys, monkeypatch, arguments, reason):

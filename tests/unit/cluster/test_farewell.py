@@ -66,5 +66,5 @@ def test_an_interrupted_one_leaves_the_partitions_as_they_were():
 def test_a_slurmctld_that_does_not_answer_keeps_nobody_from_stopping():
     said: list[str] = []
     say_goodbye(lambda argv: Result(argv, 124, "", "no answer"), said.append)
-    assert "jobs were not told" in said[0]
+    assert "could not requeue the jobs" in said[0]
     assert "no answer" in said[0]

@@ -66,7 +66,7 @@ def test_nodes_have_cpus_of_their_own_where_the_engine_can_assign_them(monkeypat
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("plain", "version 2 alone; this engine has version 1"),
+        ("plain", "only cgroup v2; this engine has version 1"),
         ("older", "Docker Engine 27.5.1 lets no container write its cgroup; 28 and later do"),
         ("keeping", "the host delegates neither CPUs nor memory"),
     ],

@@ -85,7 +85,14 @@ def test_the_report_of_a_run():
         ["1", "node-2", "node-2", "half 1"],
     ]
     assert page.texts["pre"] == ["KING:", "make train PARALLEL=tp STEPS=20"]
-    assert page.texts["h2"] == ["Loss", "One step on every rank", "Who holds what", "Placement", "Sample", "Again"]
+    assert page.texts["h2"] == [
+        "Loss",
+        "One step on every rank",
+        "Who holds what",
+        "Placement",
+        "Sample",
+        "Repeat this run",
+    ]
     assert page.pictures == ["loss curve", "timeline", "shard map"]
 
 
