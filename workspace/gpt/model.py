@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpt.fast import FastGPT
 from ranks import sharding
 
 
@@ -97,11 +96,20 @@ class GPT(nn.Module):
 
 def outline(config, symbols):
     """The model of a configuration on torch's meta device: shapes without memory, for a strategy to cut and to fill."""
-    kind = FastGPT if config.recipe == "fast" else GPT
+    kind = kind_of(config.recipe)
     with torch.device("meta"):
         model = kind(config, symbols).to(getattr(torch, config.dtype))
     model.weights = partial(weights, kind, config, symbols)
     return model
+
+
+def kind_of(recipe):
+    """The class of a recipe's model."""
+    if recipe == "fast":
+        from gpt.fast import FastGPT  # here, so that nobody needs that file to read this one
+
+        return FastGPT
+    return GPT
 
 
 def weights(kind, config, symbols):
@@ -114,7 +122,7 @@ def weights(kind, config, symbols):
             continue
         layer.to_empty(device="cpu")
         layer.reset_parameters()
-        if kind is FastGPT:
+        if hasattr(model, "initialise"):  # the fast model has weights of its own
             model.initialise(name, layer)
         for own, parameter in layer.named_parameters():
             yield f"{name}.{own}", parameter.detach()

@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from ranks.sockets import OPERATIONS, Peers
-
 # kind -> collectives since the start: forward, backward, gradient_norm, loss. They are all-reduces where the kind names
 # no other, as "forward all_gather" does.
 calls = Counter()
@@ -134,13 +132,13 @@ def check(device):
 
 
 def all_reduce(tensor, kind, op=dist.ReduceOp.SUM, group=None, rounded=False):
-    """A new tensor of the same shape, the sum (or `op`) over the ranks of the group, bitwise equal on each.
+    """A new tensor of the same shape, the sum (or `op`, MAX) over the ranks of the group, bitwise equal on each.
 
     `rounded`: float32 numbers may travel in the run's `wire` precision. Sockets still sum them in their own; the
     backend cannot.
     """
     wire = WIRES[settings.wire] if rounded and tensor.dtype == torch.float32 else tensor.dtype
-    socket = by_socket(tensor.device) and op in OPERATIONS
+    socket = by_socket(tensor.device)
     with counted(kind, group, tensor.device.type, socket):
         if socket:
             return connections(group or dist.group.WORLD).all_reduce(tensor, op, wire)
@@ -178,6 +176,8 @@ def by_socket(device):
 def connections(group):
     """Peers of the group, connected by the first call, which all its ranks make together."""
     if group not in peers:
+        from ranks.sockets import Peers  # here, so that nobody needs that file to read this one
+
         peers[group] = Peers(group, settings.timeout)
     return peers[group]
 
