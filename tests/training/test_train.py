@@ -103,6 +103,15 @@ def test_a_rank_that_dies_ends_the_others(run, rank, how):
             2,
             "--sequence-parallel on cuts the sequence: --block-size 15 is not a multiple of the 2 ranks",
         ),
+        *(
+            (
+                ["--parallel", name, "--all-reduce", "socket"],
+                1,
+                f"--all-reduce socket is for --parallel tp, ddp, hybrid, got --parallel {name}",
+            )
+            for name in ("none", "tp-dtensor", "fsdp", "pp")
+        ),
+        (["--parallel", "pp", "--wire", "bfloat16"], 1, "--wire bfloat16 is for --parallel tp, ddp, hybrid, got"),
         (["--break", "nonsense"], 1, "--break nonsense is not known; there are missing-f,"),
         (["--break", "missing-f"], 1, "--break missing-f is a mistake of --parallel tp"),
         (["--backend", "nccl"], 1, "--backend nccl needs a GPU for each rank, and rank 0 sees none"),
@@ -158,9 +167,10 @@ def test_a_signal_to_one_rank_saves_on_all(run, uninterrupted, name, code):
     [
         ("tp", ("--all-reduce", "socket"), {"socket"}),
         ("tp", (), {"gloo"}),
-        ("tp-dtensor", ("--all-reduce", "socket"), {"gloo", "socket"}),  # of these the gradient's norm
+        ("tp-dtensor", (), {"gloo"}),
         ("ddp", (), {"gloo"}),
         ("ddp", ("--all-reduce", "socket"), {"socket"}),
+        ("hybrid", ("--all-reduce", "socket"), {"socket"}),
         ("pp", (), {"gloo"}),
     ],
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from parallel import STRATEGIES
 
+# The strategies whose sums are those of ranks/communication.py; others have torch's own layers make most of them.
+OWN_SUMS = ("tp", "ddp", "hybrid")
 HERE = Path(__file__).resolve().parent.parent  # of train.py
 
 # What a run is by default, by --recipe: the defaults of the knobs that are None in Config.
@@ -38,10 +40,12 @@ class Config:
     bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients in one all-reduce")
     all_reduce: str = knob(
         "backend",
-        "backend: gloo or nccl; socket: ranks/sockets.py, for tp, ddp and hybrid on CPUs",
+        "backend: gloo or nccl; socket: ranks/sockets.py, for tp, ddp and hybrid on CPUs; others refuse it",
         ("backend", "socket"),
     )
-    wire: str = knob("float32", "tp, ddp, hybrid: precision on the network", ("float32", "bfloat16"))
+    wire: str = knob(
+        "float32", "tp, ddp, hybrid: precision on the network; others refuse bfloat16", ("float32", "bfloat16")
+    )
 
     # The model, and how it is trained: width and context are nanoGPT's for a CPU.
     recipe: str = knob(
@@ -170,7 +174,14 @@ def parse(arguments=None):
         description="Train a small GPT on a text, character by character.",
         epilog="On Slurm: sbatch jobs/tp.sbatch [flags]. On one machine: python3 train.py [flags].",
     )
-    return from_flags(Config, parser, arguments)
+    config = from_flags(Config, parser, arguments)
+    for name in ("all_reduce", "wire"):
+        if getattr(config, name) != getattr(Config, name) and config.parallel not in OWN_SUMS:
+            raise ValueError(
+                f"{flag(name)} {getattr(config, name)} is for --parallel {', '.join(OWN_SUMS)}, "
+                f"got --parallel {config.parallel}"
+            )
+    return config
 
 
 def of_recipes(name):
