@@ -19,6 +19,17 @@ static void note_running(int file)
 		fail("%s: %s", kept, strerror(errno));
 }
 
+/* container-image remove has moved the folder away since the file was opened: its lock is nobody's any more. */
+static int is_gone(int file)
+{
+	char *path = print("%s/running", kept);
+	struct stat held, there;
+	int gone = fstat(file, &held) || stat(path, &there) || held.st_ino != there.st_ino || held.st_dev != there.st_dev;
+
+	free(path);
+	return gone;
+}
+
 /* The container has been started: who comes now may join it. */
 void note_start(int file)
 {
@@ -30,6 +41,8 @@ void note_start(int file)
 		fail("%s: %s", kept, strerror(errno));
 	note_running(file);
 	flock(file, LOCK_SH);
+	if (is_gone(file)) /* the kernel gives the one lock back before it takes the other */
+		fail("%s was removed while its container started", kept);
 }
 
 /* Takes hold of the container in which another step is; false if there is none. */
@@ -62,18 +75,42 @@ static int join(int file)
 	return 0;
 }
 
+static int open_running(void)
+{
+	char *path = print("%s/running", kept), *at = kept;
+	int file = -1, is_there;
+
+	while ((at = strchr(at + 1, '/'))) {
+		*at = 0;
+		mkdir(kept, 0700);
+		*at = '/';
+	}
+	do {
+		is_there = !mkdir(kept, 0700) || errno == EEXIST;
+		if (is_there)
+			file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	} while (is_there && file < 0 && errno == ENOENT); /* removed in between */
+	if (file < 0)
+		fail("%s: %s", kept, strerror(errno));
+	free(path);
+	return file;
+}
+
 /* The file `running`, if the container is to be started now; -1 if it was joined, or on a failure. While one step starts
  * it, and has the lock alone, others wait. */
 int lock_or_join(void)
 {
-	char *path = print("%s/running", kept), *image = print("%s/image", kept);
-	int file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600), is_alone, is_shared;
+	char *image = print("%s/image", kept);
+	int file = open_running(), is_alone, is_shared;
 
-	if (file < 0)
-		return fail("%s: %s", kept, strerror(errno));
-	for (;; usleep(100000)) {
+	for (; file >= 0; usleep(100000)) {
 		is_alone = !flock(file, LOCK_EX | LOCK_NB);
 		is_shared = !is_alone && !flock(file, LOCK_SH | LOCK_NB);
+		if (is_gone(file)) {
+			close(file);
+			file = open_running();
+			continue;
+		}
 		if ((is_alone || is_shared) && join(file))
 			break;
 		if (is_alone) {
@@ -87,6 +124,8 @@ int lock_or_join(void)
 		if (is_cancelled())
 			return fail("cancelled");
 	}
+	if (file < 0)
+		return -1;
 	if (!strcmp(flag, ":create") || !strcmp(flag, ":no_exec"))
 		return fail("the container %s runs on this node already", asked[NAME]);
 	flock(file, LOCK_SH);
@@ -108,10 +147,5 @@ char *folder_of_kept(void)
 		folder = print(STORE "/%s/containers/%s/%s", entry ? entry->pw_name : "", host, asked[NAME]);
 	else
 		folder = print(STORE "/%s/containers/%s/.%u.%u", entry ? entry->pw_name : "", host, user.job, user.step);
-	for (at = folder + strlen(STORE) + 1; (at = strchr(at, '/')); *at++ = '/') {
-		*at = 0;
-		mkdir(folder, 0700);
-	}
-	mkdir(folder, 0700);
 	return folder;
 }

@@ -39,7 +39,7 @@ def remove(path, names):
         for image in images:
             expect_unused(path, image, containers)
         for folder in containers:
-            remove_container(folder)
+            remove_container(folder, f"{path}/tmp/container")
         for image in dict.fromkeys(images):
             own.drop_image(image)
 
@@ -67,18 +67,20 @@ def expect_unused(path, identity, going):
                 raise Refused(f"the container {node}/{name} is of {identity[:SHORT]}; remove it first")
 
 
-def remove_container(folder):
-    """Unless a step is in it: its slurmstepd has a lock, on whichever node."""
+def remove_container(folder, aside):
+    """Unless a step is in it: its slurmstepd has a lock, on whichever node. The folder goes at once, by a rename to
+    `aside`: a step that comes while its files are removed makes another one."""
     import fcntl
 
     handle = os.open(f"{folder}/running", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        store.remove_tree(folder)
+        os.rename(folder, aside)
     except BlockingIOError:
         raise Refused(f"{'/'.join(folder.split('/')[-2:])} runs, or is just being started") from None
     finally:
         os.close(handle)
+    store.remove_tree(aside)
 
 
 def size_of(folder):

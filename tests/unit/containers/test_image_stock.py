@@ -71,6 +71,16 @@ def test_kept_containers_are_listed_and_removed_too(run, store, name):
     assert not folder.exists()
 
 
+def test_a_container_is_out_of_the_way_before_its_files_are_removed(run, store, monkeypatch):
+    """A step that comes in between must not find a half of it."""
+    folder = kept(store, "x")
+    seen = []
+    monkeypatch.setattr("imagestore.store.remove_tree", lambda path: seen.append((path, folder.exists())))
+    assert run("remove", "node-1/kept") == (0, "", "")
+    assert seen == [(f"{store}/tmp/container", False)]
+    monkeypatch.undo()
+
+
 @pytest.mark.parametrize("wrong", ["ghost:1", "node-1/ghost", "../..", "node-1/..", "sha256", "", "/", "aaaaaa"])
 def test_what_is_not_there_is_said_and_nothing_is_removed(run, store, name, wrong):
     run("pull", f"{name}:1")
