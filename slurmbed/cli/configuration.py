@@ -24,7 +24,7 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Check FILE; every mistake is named with its line. It needs no Docker engine.
+    """Check FILE and report every mistake with its line. Needs no Docker engine.
 
     \b
     slurmbed config check cluster.yaml

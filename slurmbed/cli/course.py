@@ -19,10 +19,11 @@ from slurmbed.course import train as training
 from slurmbed.errors import UsageError
 from slurmbed.project import COMMAND
 
+TWO = f"default: {DEFAULT_NODES}"
 recipe_option = click.option(
-    "--recipe", type=click.Choice(["plain", "fast"]), help="model and how it learns [default: plain]"
+    "--recipe", type=click.Choice(["plain", "fast"]), help="model and optimizer [default: plain]"
 )
-steps_option = click.option("--steps", type=click.IntRange(1, 10**9), help="optimiser steps [default: of the program]")
+steps_option = click.option("--steps", type=click.IntRange(1, 10**9), help="optimizer steps [default: the recipe's]")
 text_option = click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, readable=True),
@@ -31,18 +32,20 @@ text_option = click.option(
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH}")
+@with_settings(f"nodes {MADE_WITH}", nodes="default: as the strategy's job script says")
 @click.option("--parallel", default="tp", show_default=True, help="strategy: the name of a script in workspace/jobs/")
 @recipe_option
 @steps_option
 @text_option
 @click.option(
-    "--container", metavar="IMAGE", help="an image with torch, of Docker here or as srun takes it, to train in"
+    "--container",
+    metavar="IMAGE",
+    help="train in containers of this image, which has torch: from this machine's Docker, or as srun takes it",
 )
 def train(
     settings: Settings, parallel: str, recipe: str | None, steps: int | None, text: str | None, container: str | None
 ) -> None:
-    """Train a model on the cluster, which is started or grown if need be, and write a report.
+    """Train a model on the cluster and write a report. The cluster is started or grown if needed.
 
     \b
     slurmbed train
@@ -60,12 +63,12 @@ def train(
 
 @click.command()
 @with_settings(MADE_WITH)
-@click.option("--strategies", default="", help="scripts in workspace/jobs/, with commas between [default: all]")
+@click.option("--strategies", default="", help="scripts in workspace/jobs/, separated by commas [default: all]")
 @recipe_option
 @steps_option
 @text_option
 def compare(settings: Settings, strategies: str, recipe: str | None, steps: int | None, text: str | None) -> None:
-    """Train by one strategy after another on the same batches, and write one report of all.
+    """Train with one strategy after another on the same batches, and write one report.
 
     \b
     slurmbed compare --strategies none,ddp,tp --steps 100
@@ -77,10 +80,10 @@ def compare(settings: Settings, strategies: str, recipe: str | None, steps: int 
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH}")
-@click.option("--epochs", type=click.IntRange(1, 10**6), help="times that every image is seen [default: 2]")
+@with_settings(f"nodes {MADE_WITH}", nodes=TWO)
+@click.option("--epochs", type=click.IntRange(1, 10**6), help="passes over the training images [default: 2]")
 def mnist(settings: Settings, epochs: int | None) -> None:
-    """Train a convolutional network on MNIST by torchrun, two ranks a node.
+    """Train a convolutional network on MNIST with torchrun, two ranks on each node.
 
     \b
     slurmbed mnist --nodes 2 --epochs 1
@@ -92,24 +95,24 @@ def mnist(settings: Settings, epochs: int | None) -> None:
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH}")
+@with_settings(f"nodes {MADE_WITH}", nodes=TWO)
 def bubble(settings: Settings) -> None:
-    """Measure and draw how long the stages of a pipeline wait for each other.
+    """Measure and draw how long the stages of a pipeline are idle.
 
     \b
     slurmbed bubble --nodes 4
     """
     nodes = settings.nodes or DEFAULT_NODES
     if nodes < 2:
-        raise UsageError("NODES=1: a pipeline has two stages or more, each on a node of its own", "NODES=2")
+        raise UsageError("NODES=1: a pipeline has two stages or more, each on a separate node", "NODES=2")
     cluster = prepare(settings)
     cluster.ensure(nodes)
     bubble_job.bubble(cluster, console, nodes)
 
 
 @click.command()
-@with_settings(f"nodes {MADE_WITH}")
-@click.option("--lesson", type=click.Choice(list(grading.FILES)), required=True, help="its number or name")
+@with_settings(f"nodes {MADE_WITH}", nodes=TWO)
+@click.option("--lesson", type=click.Choice(list(grading.FILES)), required=True, help="number or name of the lesson")
 def grade(settings: Settings, lesson: str) -> None:
     """Check the exercise of a lesson, a file in workspace/exercises/, on two nodes of the cluster.
 
@@ -123,7 +126,7 @@ def grade(settings: Settings, lesson: str) -> None:
 
 @click.command()
 @with_settings("adopt")
-@click.option("--only", default="", help="names of launchers, with commas between [default: all]")
+@click.option("--only", default="", help="names of launchers, separated by commas [default: all]")
 def launchers(settings: Settings, only: str) -> None:
     """Run every launcher on the GPUs of the running cluster, and prove where its ranks ran.
 
@@ -142,7 +145,7 @@ def launchers(settings: Settings, only: str) -> None:
 @with_settings("adopt")
 @click.option("--largest", type=click.IntRange(1 << 10, 1 << 30), help="bytes of the largest tensor [default: 64 MiB]")
 def bench_collectives(settings: Settings, largest: int | None) -> None:
-    """Measure how fast two nodes talk, by size, beside the limit that iperf3 finds.
+    """Measure the bandwidth of collectives between two nodes, by size, and compare it with iperf3.
 
     \b
     slurmbed bench-collectives --largest 1048576
@@ -153,11 +156,11 @@ def bench_collectives(settings: Settings, largest: int | None) -> None:
 
 
 def prepare(settings: Settings, draws: bool = True, needs_torch: bool = True) -> Cluster:
-    """The cluster, with an engine, before anything of it is asked for.
+    """The cluster, once the engine answers.
 
     Args:
-        draws: whether the command draws figures in the end; UsageError if it could not.
-        needs_torch: whether its nodes must have torch; UsageError if they do not, and are not to have it.
+        draws: the command draws figures: UsageError without matplotlib.
+        needs_torch: the nodes need torch: UsageError if they neither have it nor are to get it.
     """
     if draws and not find_spec("matplotlib"):
         raise UsageError("figures need matplotlib", "pip install 'slurmbed[figures]'")

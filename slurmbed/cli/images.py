@@ -19,9 +19,9 @@ of_images: Callable = with_settings("slurm flavor torch", of_cluster=False)
 
 @click.group()
 def images() -> None:
-    """Build the images of clusters, or move them by a file or a registry.
+    """Build the images of clusters, or copy them by a file or a registry.
 
-    Their tag holds a digest of what they are built from: images of another version of slurmbed have another tag.
+    The tag holds a digest of the files that the images are built from. Another version of slurmbed has another tag.
 
     \b
     slurmbed images build && slurmbed images save images.tar
@@ -58,7 +58,7 @@ def build(settings: Settings) -> None:
 @of_images
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def save(settings: Settings, file: Path) -> None:
-    """Write the images into FILE, a tar file."""
+    """Write the images to FILE, a tar file."""
     cluster, choices = look(settings)
     transfer.save(transfer.require(choices, cluster.snapshot), file)
     console.print(f"wrote {file}: {file.stat().st_size >> 20} MiB", soft_wrap=True, highlight=False)
@@ -68,20 +68,20 @@ def save(settings: Settings, file: Path) -> None:
 @of_images
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 def load(settings: Settings, file: Path) -> None:
-    """Read images from FILE, which `images save` has written."""
+    """Read images from FILE, written by `images save`."""
     _, choices = look(settings, install=True)
     found = transfer.load(file)
     for name in found:
         click.echo(name)
     if absent := [name for name in transfer.names(choices) if name not in found]:
-        say(f"not in {file}, and built when a cluster needs it: {', '.join(absent)}")
+        say(f"not in {file}; built when a cluster needs them: {', '.join(absent)}")
 
 
 @images.command()
 @of_images
 @click.argument("registry")
 def push(settings: Settings, registry: str) -> None:
-    """Give the images to REGISTRY, like registry.example.org/me; `docker login` comes first."""
+    """Push the images to REGISTRY, like registry.example.org/me. Run `docker login` first."""
     registry = transfer.registry_name(registry)
     cluster, choices = look(settings)
     transfer.push(transfer.require(choices, cluster.snapshot), registry, say)
@@ -91,7 +91,7 @@ def push(settings: Settings, registry: str) -> None:
 @of_images
 @click.argument("registry")
 def pull(settings: Settings, registry: str) -> None:
-    """Take the images from REGISTRY. SLURMBED_REGISTRY=REGISTRY makes `up` do so."""
+    """Pull the images from REGISTRY. With SLURMBED_REGISTRY=REGISTRY, `up` does the same."""
     registry = transfer.registry_name(registry)
     cluster, choices = look(settings, install=True)
     with cluster.lock("images pull", IMAGES_PROJECT):
@@ -101,7 +101,7 @@ def pull(settings: Settings, registry: str) -> None:
 @images.command("tag")
 @of_images
 def tag(settings: Settings) -> None:
-    """Print the tag of the images that a new cluster would have: a key for a cache. It asks no engine."""
+    """Print the tag of the images that a new cluster would have, as a key for a cache. Needs no engine."""
     click.echo(tags.tag(with_asked(Choices(), settings)))
 
 
@@ -109,7 +109,7 @@ def tag(settings: Settings) -> None:
 @of_images
 @click.option("--json", "as_json", is_flag=True, help="print them as JSON")
 def list_images(settings: Settings, as_json: bool) -> None:
-    """Show the images that a new cluster would have, and all others of slurmbed."""
+    """Show the images that a new cluster would have, and all other images of slurmbed."""
     cluster, choices = look(settings)
     found = transfer.listed(choices, transfer.sizes(cluster.engine))
     if as_json:

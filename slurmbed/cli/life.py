@@ -21,8 +21,8 @@ from slurmbed.errors import UsageError
 def up(settings: Settings, timeline: bool) -> None:
     """Start the cluster and wait until it is ready.
 
-    Ready means: all nodes work, a job ran on them as an ordinary user, and accounting shows that job. What is not said
-    stays as it is; a new cluster gets the defaults.
+    Ready means: all nodes work, a job ran on them as an ordinary user, and accounting shows that job. For options that
+    are not given, an existing cluster keeps its values, and a new cluster gets the defaults.
 
     \b
     slurmbed up --nodes 4 --cpus 2 --memory 2G
@@ -51,9 +51,9 @@ def show_timeline(steps: list[tuple[str, float]]) -> None:
 
 
 @click.command()
-@with_settings("nodes adopt")
+@with_settings("nodes adopt", nodes="required")
 def scale(settings: Settings) -> None:
-    """Grow or shrink the running cluster. Jobs of removed nodes are requeued.
+    """Add or remove nodes while jobs run. Jobs on removed nodes are requeued.
 
     \b
     slurmbed scale --nodes 3
@@ -80,7 +80,7 @@ def down(settings: Settings) -> None:
 @with_settings("adopt")
 @click.option("--yes", is_flag=True, help="do not ask on a terminal")
 def clean(settings: Settings, yes: bool) -> None:
-    """Remove the cluster's containers, volumes and network.
+    """Remove the cluster: containers, volumes, network.
 
     \b
     slurmbed clean
@@ -100,13 +100,13 @@ def clean(settings: Settings, yes: bool) -> None:
 @click.command()
 @with_settings("adopt")
 def purge(settings: Settings) -> None:
-    """Remove the cluster and all images of slurmbed.
+    """Remove the cluster and all images.
 
     \b
     slurmbed purge
     """
     Cluster(settings, say).purge()
-    console.print("removed cluster and images; cached build steps go with: docker builder prune")
+    console.print("removed the cluster and the images; to remove the build cache too: docker builder prune")
 
 
 @click.command()

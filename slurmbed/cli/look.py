@@ -77,7 +77,7 @@ def in_words(seconds: float) -> str:
 @click.command()
 @with_settings()
 @click.option("--service", default="", help="one service, like slurmctld or node-1 [default: all]")
-@click.option("--follow", is_flag=True, help="go on as new lines come")
+@click.option("--follow", is_flag=True, help="keep printing new lines")
 def logs(settings: Settings, service: str, follow: bool) -> None:
     """Show what the daemons print.
 
@@ -97,7 +97,7 @@ def logs(settings: Settings, service: str, follow: bool) -> None:
 @with_settings()
 @click.argument("folder", type=click.Path(path_type=Path))
 def export_logs(settings: Settings, folder: Path) -> None:
-    """Write the logs of all daemons and jobs, and what Slurm and Docker know, into FOLDER. No secret is in it.
+    """Write the logs of all daemons and jobs, and the state of Slurm and Docker, to FOLDER. It has no secrets.
 
     \b
     slurmbed export-logs bundle && tar -czf bundle.tar.gz bundle

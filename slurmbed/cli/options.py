@@ -22,12 +22,19 @@ FLAGS = {
 }
 
 
-def setting(name: str) -> Callable:
-    """The option of one setting. Values stay text: Settings makes them what they are, and says what is wrong."""
-    text = Settings.model_fields[name].description
+def setting(name: str, default: str = "") -> Callable:
+    """The option of one setting. Values stay text: Settings converts and checks them.
+
+    Args:
+        default: text that replaces the setting's own default in the help.
+    """
+    field = Settings.model_fields[name]
+    text = field.description or ""
+    if default:
+        text = f"{text.partition(' [default: ')[0]} [{default}]"
     dashed = f"--{name.replace('_', '-')}"
     if name == "name":
-        return click.option(dashed, default="slurmbed", envvar="SLURMBED_NAME", show_default=True, help=text)
+        return click.option(dashed, default=field.default, envvar="SLURMBED_NAME", show_default=True, help=text)
     if name in FLAGS:
         return click.option(FLAGS[name], name, is_flag=True, default=None, help=text)
     if name == "mount":
@@ -36,11 +43,12 @@ def setting(name: str) -> Callable:
     return click.option(dashed, default=None, type=kind, help=text)
 
 
-def with_settings(names: str = "", of_cluster: bool = True) -> Callable:
+def with_settings(names: str = "", of_cluster: bool = True, nodes: str = "") -> Callable:
     """Give a command the options ``names``; its function gets ``settings`` instead of them.
 
     Args:
         of_cluster: give it --name too.
+        nodes: what its help says of --nodes, if the default of ``Settings`` does not hold for it.
     """
     chosen = [*names.split(), *(["name"] if of_cluster else [])]
 
@@ -51,7 +59,7 @@ def with_settings(names: str = "", of_cluster: bool = True) -> Callable:
 
         command = update_wrapper(called, function)  # with the options that the function has already
         for name in reversed(chosen):
-            command = setting(name)(command)
+            command = setting(name, nodes if name == "nodes" else "")(command)
         return command
 
     return decorate

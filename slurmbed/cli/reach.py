@@ -1,4 +1,4 @@
-"""Commands that reach into a cluster: a shell, one command, and what makes Slurm's commands work on the host."""
+"""Commands that reach into a cluster: a shell, one command, and Slurm's commands on the host."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
 
-user_option = click.option("--user", default="", help="a user of the cluster, or root [default: the first user, alice]")
+user_option = click.option("--user", default="", help="user of the cluster, or root [default: the first user, alice]")
 
 
 @click.command()
@@ -36,12 +36,14 @@ def shell(settings: Settings, user: str) -> None:
 @click.command(name="exec", context_settings={"ignore_unknown_options": True})
 @with_settings()
 @user_option
-@click.option("--node", default="login", show_default=True, help="where: login, node-2, or another service")
+@click.option(
+    "--node", default="login", show_default=True, help="container to run it in: login, node-2 or another service"
+)
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(settings: Settings, user: str, node: str, arguments: tuple[str, ...]) -> None:
-    """Run a command in the cluster, with its streams and exit status.
+    """Run a command in the cluster, with its standard streams and exit status.
 
-    It starts in the current folder if the cluster sees it, else in /workspace.
+    It starts in the current folder if the cluster sees that folder, else in /workspace.
 
     \b
     slurmbed exec -- srun -N2 hostname
@@ -63,7 +65,7 @@ def execute(settings: Settings, user: str, node: str, arguments: tuple[str, ...]
 @click.command()
 @with_settings()
 @user_option
-@click.option("--no-deps", is_flag=True, help="without the packages that it depends on; nothing is downloaded")
+@click.option("--no-deps", is_flag=True, help="do not install its dependencies; nothing is downloaded")
 @click.argument("path", type=click.Path(path_type=Path))
 def load(settings: Settings, user: str, no_deps: bool, path: Path) -> None:
     """Install the Python project in the folder PATH, or a wheel, on all nodes, for one user.
@@ -94,7 +96,7 @@ def replace_by(argv: list[str]) -> None:
 @click.option("--lifespan", type=click.IntRange(1, 10**8), default=access.LIFESPAN, show_default=True, help="seconds")
 @click.option("--json", "as_json", is_flag=True, help="print the token, its user and the address of slurmrestd")
 def token(settings: Settings, user: str, lifespan: int, as_json: bool) -> None:
-    """Print a token with which slurmrestd believes that a request is a user's.
+    """Print a token that authenticates a user to slurmrestd.
 
     \b
     slurmbed up --rest
@@ -114,10 +116,10 @@ def token(settings: Settings, user: str, lifespan: int, as_json: bool) -> None:
 @user_option
 @click.option("--ssh-config", is_flag=True, help="print a Host entry for ~/.ssh/config instead")
 def env(settings: Settings, user: str, ssh_config: bool) -> None:
-    """Print what makes sbatch, srun, squeue and others work on this machine, for a shell to evaluate.
+    """Print shell variables that put sbatch, srun, squeue and others on PATH.
 
-    They run in the cluster, in the current folder, with this shell's environment and streams. The cluster must see the
-    folder: it sees its workspace, and what `slurmbed up --mount DIR` shares.
+    The commands run in the cluster, in the current folder, with this shell's environment and streams. The cluster must
+    see that folder: it sees its workspace and what `slurmbed up --mount DIR` shares.
 
     \b
     eval "$(slurmbed env)" && sbatch --wait -N2 --wrap 'srun hostname'
@@ -129,7 +131,9 @@ def env(settings: Settings, user: str, ssh_config: bool) -> None:
         click.echo(access.ssh_config(cluster, user or cluster.user), nl=False)
         return
     if os.geteuid() == 0 and not user:
-        click.echo(f"jobs run as {cluster.user}, who cannot write into root's folders: see --user root", err=True)
+        click.echo(
+            f"jobs run as {cluster.user} and cannot write to root's folders; --user root makes them root's", err=True
+        )
     user = user or cluster.user
     for name, value in access.environment(cluster, user, os.environ).items():
         click.echo(f"export {name}={shlex.quote(value)}")

@@ -33,7 +33,7 @@ def environment(cluster: Cluster, user: str, before: Mapping[str, str]) -> dict[
 
 
 def rest_url(cluster: Cluster) -> str:
-    """Where slurmrestd is on this machine. UsageError if the cluster was made without it, or does not run."""
+    """The address of slurmrestd on this machine. UsageError if the cluster has none, or does not run."""
     cluster.require_running()
     daemon = cluster.snapshot.services.get(REST)
     if not (daemon and daemon.rest_port):
@@ -42,10 +42,10 @@ def rest_url(cluster: Cluster) -> str:
 
 
 def token(cluster: Cluster, user: str = "", lifespan: int = LIFESPAN) -> str:
-    """A token with which slurmrestd believes that a request is the user's.
+    """A token that authenticates a user to slurmrestd.
 
     Args:
-        user: without it the cluster's first.
+        user: default: the cluster's first user.
         lifespan: seconds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a user may ask of a cluster, as typed values, and what is chosen where nothing is said. Pure."""
+"""The settings of a cluster as typed values, and their defaults. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ VERSIONS = {"24.11": "trixie", "26.05": "sid"}
 """Version of Slurm to the Debian suite that packages it. The first is the default."""
 
 FLAVORS = {
-    "slim": "what jobs need to run: slurmd, sshd, python3, pip, venv",
-    "torch": "slim with PyTorch, compilers and the programs of a login node",
-    "full": "torch with accelerate, DeepSpeed, Ray, Open MPI and other launchers",
+    "slim": "slurmd, sshd, python3, pip, venv",
+    "torch": "slim, PyTorch, compilers and the programs of a login node",
+    "full": "torch, accelerate, DeepSpeed, Ray, Open MPI and other launchers",
 }
 """Flavor of the node image to what is in it. Each is the stage node-FLAVOR of the Dockerfile."""
 DEFAULT_FLAVOR = "full" if IS_CLONE else "slim"
@@ -61,7 +61,7 @@ def folder(value: Path) -> Path:
         raise ValueError("not a folder; name the folder of your jobs")
     path = value.resolve()
     if path in (Path("/"), Path.home().resolve()):
-        raise ValueError("a cluster does not get the whole machine or home; choose a folder of your own")
+        raise ValueError("a cluster cannot share the whole machine or home; choose a folder in it")
     return path
 
 
@@ -101,63 +101,67 @@ Torch = Literal["debian", "pypi"]
 
 
 class Settings(BaseModel):
-    """What a user asks of a cluster. None means: as the cluster is now, or for a new one the default.
+    """What a user asks of a cluster. None: an existing cluster keeps its value, a new one gets the default.
 
     Raises:
-        pydantic.ValidationError: a value that can be refused without asking an engine. ``checked`` says it in a line.
+        pydantic.ValidationError: a value that is wrong on every machine. ``checked`` reports it in one line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: Annotated[str, AfterValidator(cluster_name)] = Field(default="slurmbed", description="name of the cluster")
     nodes: Annotated[int, number(1, MAX_NODES)] | None = Field(
-        default=None, description=f"number of nodes [default: as many as there are, or {DEFAULT_NODES}]"
+        default=None, description=f"number of nodes [default: as many as exist, or {DEFAULT_NODES}]"
     )
     cpus: Annotated[int, number(1, 1024)] | None = Field(
-        default=None, description="CPUs that each node offers [default: an equal share of the host's]"
+        default=None, description="CPUs per node [default: an equal share of the host's]"
     )
     memory: Annotated[int, BeforeValidator(mebibytes)] | None = Field(
         default=None,
-        description="memory of each node, like 2G [default: an equal share of three quarters of the host's]",
+        description="memory per node, like 2G [default: an equal share of three quarters of the host's]",
     )
     gpus: Gpus | None = Field(
         default=None,
-        description="GPUs of each node: 8, h100:8 or emulated:h100:8; emulated where the host has none [default: 0]",
+        description="GPUs per node: 8, h100:8 or emulated:h100:8; emulated if the host has none [default: 0]",
     )
     config: Annotated[Path, AfterValidator(file)] | None = Field(
         default=None,
-        description="a configuration file for nodes, partitions, QOS and accounts, like clusters/campus.yaml",
+        description="configuration file instead of --nodes, --cpus, --memory and --gpus, like clusters/campus.yaml",
     )
     slurm: Version | None = Field(default=None, description=f"version of Slurm [default: {next(iter(VERSIONS))}]")
     flavor: Flavor | None = Field(
         default=None,
-        description="; ".join(f"{name}: {text}" for name, text in FLAVORS.items()) + f" [default: {DEFAULT_FLAVOR}]",
+        description="what nodes have installed. "
+        + "; ".join(f"{name}: {text}" for name, text in FLAVORS.items())
+        + f" [default: {DEFAULT_FLAVOR}]",
     )
     torch: Torch | None = Field(
         default=None, description="where PyTorch comes from: Debian, or PyPI with CUDA [default: debian]"
     )
     nvidia_smi: bool | None = Field(
-        default=None, description="an emulated nvidia-smi where GPUs are emulated [default: nvidia-smi]"
+        default=None, description="install an emulated nvidia-smi if GPUs are emulated [default: nvidia-smi]"
     )
     cgroups: bool | None = Field(
-        default=None, description="Slurm's cgroup plugin, where the engine lets it [default: no-cgroups]"
+        default=None,
+        description="limit jobs by Slurm's cgroup plugin; needs cgroup v2 and Docker Engine 28 [default: no-cgroups]",
     )
-    rest: bool | None = Field(default=None, description="slurmrestd, for `slurmbed token` [default: no-rest]")
+    rest: bool | None = Field(default=None, description="run slurmrestd; see `slurmbed token` [default: no-rest]")
     containers: bool | None = Field(
-        default=None, description="containers in jobs, and a registry for their images [default: no-containers]"
+        default=None,
+        description="let jobs run in containers, and run a registry for their images [default: no-containers]",
     )
     ssh_port: Annotated[int, number(1, 65535)] | None = Field(
         default=None, description="port of the login node on 127.0.0.1 [default: a free one]"
     )
     workspace: Annotated[Path, AfterValidator(folder)] | None = Field(
-        default=None, description="folder of the host that nodes see as /workspace [default: workspace/ of the project]"
+        default=None, description="host folder that nodes see as /workspace [default: workspace/ of the project]"
     )
     mount: tuple[Annotated[Path, AfterValidator(shared_folder)], ...] | None = Field(
-        default=None, description="folder of the host that all nodes see under the same path; several times for several"
+        default=None, description="host folder to share with all nodes, at the same path; can be repeated"
     )
-    retain: bool = Field(default=False, description="keep what a failed start leaves")
-    adopt: bool = Field(default=False, description="use the cluster of this name although another clone made it")
+    retain: bool = Field(default=False, description="keep the containers of a failed start")
+    adopt: bool = Field(default=False, description="use a cluster that another clone or installation made")
     least_nodes: int = Field(default=0, exclude=True)
-    """Where ``nodes`` is not said: as many as there are, but at least so many."""
+    """The smallest number of nodes if ``nodes`` is not given: as many as exist, but at least so many."""
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> "Settings":
@@ -183,7 +187,7 @@ def in_a_line(error: Any) -> str:
 
 
 class Choices(BaseModel):
-    """What a cluster is made with, once for all its containers; the defaults are those of a new one."""
+    """What all containers of a cluster are made with; the defaults are those of a new cluster."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     slurm: str = next(iter(VERSIONS))
@@ -200,11 +204,11 @@ class Choices(BaseModel):
     mount: tuple[Path, ...] = ()
     clone: Path = ROOT
     job_uid: int | None = None
-    """uid of the first user, as whom jobs run; None until it is made."""
+    """uid of the first user, as whom jobs run; None until the cluster is made."""
     owner: str = ""
-    """Who made it; "" until it is made."""
+    """The user who made the cluster; "" until then."""
     digest: str = ""
-    """Of what the images were built from; "" until it is made."""
+    """Digest of the files that its images were built from; "" until the cluster is made."""
 
     @property
     def has_torch(self) -> bool:

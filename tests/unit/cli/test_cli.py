@@ -85,6 +85,34 @@ def test_help_shows_choices_and_defaults(capsys):
         assert text in shown
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("up", "[default: as many as exist, or 2]"),
+        ("scale", "[required]"),
+        ("train", "[default: as the strategy's job script says]"),
+        *((name, "[default: 2]") for name in ("mnist", "bubble", "grade")),
+    ],
+)
+def test_help_shows_how_many_nodes_a_command_takes(capsys, command, shown):
+    with pytest.raises(SystemExit):
+        call(command, "--help")
+    nodes = " ".join(capsys.readouterr().out.partition("--nodes TEXT")[2].split())
+    assert nodes.startswith(f"number of nodes {shown} --")
+
+
+@pytest.mark.parametrize("command", ["mnist", "grade --lesson 3"])
+def test_a_command_takes_two_nodes_unless_told_otherwise(monkeypatch, command):
+    asked = []
+    monkeypatch.setattr(course, "prepare", lambda settings, draws: SimpleNamespace(ensure=asked.append))
+    for module in (course.digits, course.grading):
+        monkeypatch.setattr(module, "train" if module is course.digits else "grade", lambda *_: None)
+    for words in (command, f"{command} --nodes 3"):
+        with suppress(SystemExit):
+            call(*words.split())
+    assert asked == [2, 3]
+
+
 def test_help_imports_nothing_that_takes_long():
     program = "import sys; from slurmbed.cli import main as m; m.make_group().list_commands(None); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

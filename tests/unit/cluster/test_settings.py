@@ -46,7 +46,7 @@ def test_text_becomes_values(tmp_path):
         *(({"name": name}, f"NAME={name}: not a cluster name") for name in ("Big", "a b", "-x", "ü")),
         ({"name": "slurmbed-images"}, "NAME=slurmbed-images: the images are built under this name"),
         ({"workspace": "/no/such"}, "WORKSPACE=/no/such: not a folder"),
-        ({"workspace": "/"}, "WORKSPACE=/: a cluster does not get the whole machine"),
+        ({"workspace": "/"}, "WORKSPACE=/: a cluster cannot share the whole machine"),
         ({"config": "/no/such"}, "CONFIG=/no/such: no such file"),
     ],
 )
