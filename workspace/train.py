@@ -226,20 +226,13 @@ class Run(Trainer):
             print(f"resumed from {self.resumed['path']} at step {self.first_step}{other}", flush=True)
 
     def finish(self, journal, saved, collectives, train_loss, val_loss):
-        """The sample and the summary, by rank 0.
-
-        The sample is of the whole model, put together from all ranks: what the checkpoint holds is what speaks, and it
-        needs no L + 1 collectives for every character.
-        """
-        whole = build(self.config, len(self.text.symbols))
-        whole.load_state_dict(checkpoint.whole_parameters(saved))
-        start = self.batches.encode("\n" if "\n" in self.text.symbols else self.text.content[0])
-        sample = self.batches.decode(generate(whole, start, self.config.sample_length, self.config.seed)[1:])
+        """The sample and the summary, by rank 0."""
+        sample = self.sample(saved) if self.config.sample_length else ""
         journal.summarise(
             config=dataclasses.asdict(self.config),
             text=self.text.record(),
             torch=torch.__version__,
-            parameters=sum(parameter.numel() for parameter in whole.parameters()),
+            parameters=sum(p.numel() for p in outline(self.config, len(self.text.symbols)).parameters()),
             world_size=len(self.placement),
             threads=torch.get_num_threads(),
             placement=self.placement,
@@ -258,6 +251,15 @@ class Run(Trainer):
             each = ", ".join(f"{count:,} by {name}" for name, count in communication.carried.items())
             print(f"collectives of rank 0: {each}")
         print(f"--- sample ---\n{sample}\n--- end of sample ---\nwritten to {self.folder}", flush=True)
+
+    def sample(self, saved):
+        """Text by the whole model, put together from all ranks: what the checkpoint holds is what speaks, and it needs
+        no L + 1 collectives for every character.
+        """
+        whole = build(self.config, len(self.text.symbols))
+        whole.load_state_dict(checkpoint.whole_parameters(saved))
+        start = self.batches.encode("\n" if "\n" in self.text.symbols else self.text.content[0])
+        return self.batches.decode(generate(whole, start, self.config.sample_length, self.config.seed)[1:])
 
 
 def precision(config, device):

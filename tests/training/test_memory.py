@@ -1,9 +1,13 @@
 """No rank needs room for the whole model: not while it trains, and not while the model is made."""
 
+import json
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -14,6 +18,7 @@ from gpt.batches import TextData
 from gpt.model import build, outline
 from processes import spawn, succeed
 from ranks import sharding
+from run import checkpoint
 from steps import ALPHABET, SYMBOLS, TEXT, Losses, small
 
 LESSON = "from lessons import memory; memory.main()"
@@ -96,6 +101,44 @@ def test_of_four_tensor_parallel_ranks_each_has_a_quarter(ranks):
 def test_every_strategy_has_its_part_of_the_weights_and_counts_its_bytes(ranks, name):
     for _, held, expected in ranks(name, 2):
         assert held == expected
+
+
+def gathered_at_once(rank, world_size, folder):
+    """The most bytes that a rank gives rank 0 at once for a full checkpoint, beside the bytes of its parameters."""
+    config = small("float32", parallel="tp", **SIZES)
+    batches, given, gather = TextData(TEXT, ALPHABET, config), [], dist.gather_object
+    trainer = train.Trainer(config, parallel.load("tp"), outline(config, SYMBOLS), batches, torch.device("cpu"))
+    trainer.step(1, Losses())
+
+    def spied(object, others):
+        given.append(sum(tensor.nbytes for _, tensor in object.values()))
+        gather(object, others)
+
+    text = SimpleNamespace(sha256="", symbols=ALPHABET)
+    with patch.object(dist, "gather_object", spied):
+        path = checkpoint.save(folder, config, text, 1, (0.0, 0), trainer.shards, trainer.optimizer)
+    whole = checkpoint.whole_parameters(path) if rank == 0 else {}
+    parameters = sum(shard.part(shard.parameter).nbytes for shard in trainer.shards.values())
+    return max(given), parameters, sorted(whole) == sorted(trainer.shards)
+
+
+def test_a_full_checkpoint_is_gathered_a_moment_at_a_time(tmp_path):
+    """Not parameters and both moments of AdamW at once."""
+    worker = partial(gathered_at_once, folder=tmp_path / "checkpoints")
+    worker.__name__ = "gathered_at_once"
+    first, second = spawn(worker, 2, tmp_path)
+    assert first == (first[1], first[1], True)
+    assert second[0] < second[1], "replicated parameters come from rank 0"
+
+
+def test_no_rank_has_the_whole_model_at_any_time_if_it_need_not(run):
+    """Sharded checkpoints, and no sample."""
+    program = "import train; train.build = None; train.main()"
+    flags = ("--steps", 2, "--parallel", "tp", "--checkpoint", "sharded", "--sample-length", 0)
+    folder, _ = run("run", *flags, world_size=2, program=program)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["sample"] == ""
+    assert summary["parameters"] == sum(p.numel() for p in build(small("float32"), SYMBOLS).parameters())
 
 
 @pytest.mark.parametrize(("units", "most"), [((), "1,048,576"), (("--one-unit",), "4,194,304")])

@@ -83,7 +83,7 @@ class Config:
     checkpoint: str = knob(
         "full", "full: rank 0 writes one file; sharded: each rank writes its part", ("full", "sharded")
     )
-    sample_length: int = knob(400, "characters to generate at the end")
+    sample_length: int = knob(400, "characters to generate at the end, by the whole model on rank 0; 0: none")
     run_dir: str = knob("", "folder for what the run writes (default: runs/$SLURM_JOB_ID, or runs/local)")
     resume: str = knob(
         "", "checkpoint to continue from; auto: the newest whole one in the run's folder, if there is one"

@@ -52,13 +52,7 @@ def save(folder, config, text, step, losses, shards, optimizer):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     held = parts_of(rank, shards, optimizer)
     if config.checkpoint == "full":
-        parts = [None] * world_size if rank == 0 else None
-        dist.gather_object(held, parts)
-        if rank == 0:
-            held = {
-                key: {name: ((None, 0, 0, 0), tensor) for name, tensor in tensors.items()}
-                for key, tensors in together(parts).items()
-            }
+        held = gathered(rank, held)
     stem = folder / f"step-{step:06d}"
     sums = [None] * world_size
     mine = None
@@ -101,6 +95,20 @@ def parts_of(rank, shards, optimizer):
         }
         for key, tensors in state.items()
     }
+
+
+def gathered(rank, held):
+    """On rank 0 the parts of all ranks, put together to whole tensors; on the others nothing.
+
+    One key after the other, so that rank 0 never has the parts of all beside the whole tensors of all.
+    """
+    whole = {}
+    for key in sorted(keys(rendezvous.gather(list(held)))):
+        parts = [None] * dist.get_world_size() if rank == 0 else None
+        dist.gather_object(held.pop(key, {}), parts)
+        if rank == 0:
+            whole[key] = {name: ((None, 0, 0, 0), tensor) for name, tensor in sharding.join(parts).items()}
+    return whole
 
 
 def saved_by(rank, places):
