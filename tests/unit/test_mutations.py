@@ -13,6 +13,11 @@ def test_a_mutation_can_be_made_and_its_test_is_there(mutation):
     assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text()
 
 
+def test_the_page_says_how_many_mistakes_there_are():
+    count = sum(mutation.folder == "workspace" for mutation in mutations())
+    assert f"makes {count} other mistakes" in (ROOT / "docs" / "training.md").read_text()
+
+
 def test_names_tell_mutations_apart():
     names = [mutation.name for mutation in mutations()]
     assert len(set(names)) == len(names)
