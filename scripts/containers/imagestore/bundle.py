@@ -7,7 +7,7 @@ import os
 
 from imagestore import merged
 from imagestore.errors import Refused
-from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
+from imagestore.store import FILES_OF_NODE, beside, layers_of, start_config
 
 # The node's: a container has no namespaces but those of users and mounts.
 OF_THE_NODE = (("/proc", "rw"), ("/dev", "rw"), ("/sys", "ro"), ("/tmp", "rw"))
@@ -17,20 +17,18 @@ def write(image, target):
     """Makes the folder `target` of the image in this folder of a store. It appears when it is whole."""
     if os.path.lexists(target):
         raise Refused(f"{target} is there already")
-    temporary = f"{target.rstrip('/')}.{os.getpid()}.part"
     try:
-        os.mkdir(temporary, 0o700)
-        merged.copy(layers_of(image), f"{temporary}/rootfs")
-        for name, _ in OF_THE_NODE:
-            os.makedirs(f"{temporary}/rootfs{name}", exist_ok=True)
-        with open(f"{temporary}/config.json", "w") as file:
-            json.dump(runtime_config(start_config(image)), file, indent=2)
-        os.rename(temporary, target)
+        with beside(target) as folder:
+            made = f"{folder}/bundle"
+            os.mkdir(made, 0o700)
+            merged.copy(layers_of(image), f"{made}/rootfs")
+            for name, _ in OF_THE_NODE:
+                os.makedirs(f"{made}/rootfs{name}", exist_ok=True)
+            with open(f"{made}/config.json", "w") as file:
+                json.dump(runtime_config(start_config(image)), file, indent=2)
+            os.rename(made, target)
     except OSError as error:
         raise Refused(f"{target}: {error.strerror}") from None
-    finally:
-        if os.path.isdir(temporary):
-            remove_tree(temporary)
 
 
 def runtime_config(start):

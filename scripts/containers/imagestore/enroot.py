@@ -3,6 +3,7 @@
 Containers are folders in ENROOT_DATA_PATH, started by bubblewrap. https://github.com/NVIDIA/enroot/tree/master/doc"""
 
 import argparse
+import errno
 import os
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 from imagestore import enter, reference, squash
 from imagestore.errors import Refused
-from imagestore.store import layers_of, remove_tree, start_config
+from imagestore.store import beside, layers_of, remove_tree, start_config
 
 
 def main(arguments):
@@ -136,20 +137,22 @@ def create(options):
     path = container(options.name or os.path.basename(options.image).rpartition(".")[0] or options.image)
     if not os.path.isfile(options.image):
         raise Refused(f"No such file or directory: {options.image}")
-    if os.path.lexists(path):
-        if not overwrites(options):
-            raise Refused(f"File already exists: {path}")
-        remove_tree(path)
+    if os.path.lexists(path) and not overwrites(options):
+        raise Refused(f"File already exists: {path}")
     inform("Extracting squashfs filesystem...")
     os.makedirs(data_path(), mode=0o700, exist_ok=True)
-    temporary = f"{data_path()}/.{os.path.basename(path)}.{os.getpid()}"
-    try:
-        os.mkdir(temporary, 0o755)
-        squash.unpack(temporary, options.image)
-        os.rename(temporary, path)
-    finally:
-        if os.path.isdir(temporary):
-            remove_tree(temporary)
+    with beside(path) as folder:
+        made = f"{folder}/container"
+        os.mkdir(made, 0o755)
+        squash.unpack(made, options.image)
+        if overwrites(options) and os.path.lexists(path):
+            os.rename(path, f"{folder}/old")
+        try:
+            os.rename(made, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise Refused(f"File already exists: {path}") from None  # another node was faster
 
 
 def start(options):

@@ -14,14 +14,13 @@ import stat
 import tarfile
 
 from imagestore.blobs import PIECE
-from imagestore.errors import Refused
+from imagestore.errors import NO_ROOM, Refused
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 OF_AUFS = ".wh..wh."
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def unpack(stream, folder, what):

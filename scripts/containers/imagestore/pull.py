@@ -3,7 +3,7 @@
 import os
 
 from imagestore import reference
-from imagestore.errors import Refused
+from imagestore.errors import NO_ROOM, Refused
 from imagestore.store import Store, names_of, place
 
 SERVICE = "/run/slurmbed/registry"
@@ -78,8 +78,6 @@ def add(store, source, digest):
 
 def add_layers(store, source, image, blobs):
     """Layers that were read to their end stay when a later one fails, but not when the disk is full."""
-    from imagestore.layer import NO_ROOM
-
     added = []
     try:
         for number, (layer, blob) in enumerate(zip(image.layers, blobs, strict=True), start=1):

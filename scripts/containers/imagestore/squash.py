@@ -13,7 +13,8 @@ import time
 
 from imagestore import manifest, merged
 from imagestore.blobs import digest_of
-from imagestore.errors import Refused
+from imagestore.errors import NO_ROOM, Refused
+from imagestore.store import beside
 
 START = "etc/container-image.json"
 OF_START = (START, "etc/environment", "etc/rc")
@@ -96,33 +97,35 @@ def read(folder, name):
 def write(layers, config, target, skip=frozenset(), options=FASTEST):
     """Makes the squashfs file `target` of these layers, lowest first, and of the part `config` of a configuration.
     The file appears when it is whole."""
-    temporary = f"{target}.{os.getpid()}.part"
-    always = ("-tar", "-noappend", "-no-progress", "-quiet", "-all-root")
-    command = [*WITH_CALLER, "mksquashfs", "-", temporary, *always, *options]
     try:
-        try:
-            packer = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        except OSError as error:
-            raise Refused(f"mksquashfs does not start: {error.strerror}; install squashfs-tools") from None
-        try:
-            with packer.stdin, tarfile.open(fileobj=packer.stdin, mode="w|", bufsize=1 << 20) as archive:
-                fill(archive, layers, config, skip)
-        except BrokenPipeError:
-            pass  # it says why
-        except BaseException:
-            packer.kill()
-            raise
-        finally:
-            said = packer.stderr.read().decode(errors="replace")
-            packer.wait()
-        if packer.returncode:
-            raise Refused(f"{target}: mksquashfs: {last_line(said)}")
-        os.rename(temporary, target)
+        with beside(target) as folder:
+            pack(layers, config, f"{folder}/image", target, skip, options)
+            os.rename(f"{folder}/image", target)
     except OSError as error:
         raise Refused(f"{target}: {error.strerror}") from None
+
+
+def pack(layers, config, file, target, skip, options):
+    """What `write` does, into `file`. target: what it will be called."""
+    always = ("-tar", "-noappend", "-no-progress", "-quiet", "-all-root")
+    command = [*WITH_CALLER, "mksquashfs", "-", file, *always, *options]
+    try:
+        packer = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    except OSError as error:
+        raise Refused(f"mksquashfs does not start: {error.strerror}; install squashfs-tools") from None
+    try:
+        with packer.stdin, tarfile.open(fileobj=packer.stdin, mode="w|", bufsize=1 << 20) as archive:
+            fill(archive, layers, config, skip)
+    except BrokenPipeError:
+        pass  # it says why
+    except BaseException:
+        packer.kill()
+        raise
     finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        said = packer.stderr.read().decode(errors="replace")
+        packer.wait()
+    if packer.returncode:
+        raise Refused(f"{target}: mksquashfs: {reason(said)}")
 
 
 def fill(archive, layers, config, skip):
@@ -188,11 +191,15 @@ def run(command, what):
         raise Refused(f"{command[0]} does not start: {error.strerror}; install squashfs-tools") from None
     if done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace")
-        raise Refused(f"{what}: {command[0]}: {last_line(said)}")
+        raise Refused(f"{what}: {command[0]}: {reason(said)}")
 
 
-def last_line(text):
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+def reason(said):
+    """Of all that a program complained of: that the disk is full, or else the last line."""
+    for number in NO_ROOM:
+        if os.strerror(number) in said:
+            return os.strerror(number)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "it says nothing"
 
 

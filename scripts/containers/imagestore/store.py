@@ -89,8 +89,11 @@ class Store:
                     what = f"{holder} has been busy in {self.path} for long: end it, or try again"
                     raise Refused(what) from None
                 time.sleep(0.05)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        except OSError:
+            pass  # the disk is full; what makes room on it needs the lock, too
 
     # What follows is called with the lock held.
 
@@ -210,6 +213,20 @@ def layers_of(folder):
 
 def bare(digest):
     return digest.removeprefix("sha256:")
+
+
+@contextmanager
+def beside(target):
+    """A new folder next to `target`, which is to be made in it and moved: nodes share volumes, and each node counts its
+    processes alone. What is left of it is removed."""
+    import tempfile
+
+    parent, name = os.path.split(target.rstrip("/"))
+    folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=parent or ".")
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
 
 
 def remove_tree(path):

@@ -6,9 +6,14 @@ import os
 import shutil
 import stat
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from imagestore import bundle, merged, squash
+from imagestore.errors import Refused
+from imagestore.store import layers_of, start_config
 from made import Image, archive, special
 from test_image_pulls import CONFIG, empty, layers, refused
 
@@ -132,6 +137,54 @@ def test_a_squashfs_file(run, image, store, tmp_path, overlay):
     assert run("pull", file) == answer
     assert run("save", file, file) == (0, "", ""), "it takes the place of the old one when it is whole"
     assert run("pull", file) != answer, "a file that changed is unpacked anew"
+
+
+class Meeting:
+    """Calls a function when two threads have come."""
+
+    def __init__(self, function):
+        self.function, self.both = function, threading.Barrier(2, timeout=60)
+
+    def __call__(self, *arguments):
+        self.both.wait()
+        return self.function(*arguments)
+
+
+def at_once(write, *targets):
+    """What each of these calls raises, or None."""
+
+    def ended(target):
+        try:
+            write(target)
+        except Refused as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(ended, targets))
+
+
+@squashfs
+def test_two_nodes_that_save_into_one_file(run, image, tmp_path, monkeypatch, overlay):
+    """Two processes may have the same number there, as here: the file is that of one of them."""
+    image.docker_archive(tmp_path / "image.tar")
+    folder = run("pull", f"docker-archive:{tmp_path}/image.tar")[1].strip()
+    monkeypatch.setattr(squash, "fill", Meeting(squash.fill))
+    words = layers_of(folder), start_config(folder)
+    file = str(tmp_path / "image.sqsh")
+    assert at_once(lambda target: squash.write(*words, target), file, file) == [None, None]
+    assert len(layers(run("pull", file))) == 1
+    assert sorted(os.listdir(tmp_path)) == ["home", "image.sqsh", "image.tar", "probe", "store"]
+
+
+def test_two_nodes_that_make_one_bundle(run, image, tmp_path, monkeypatch, overlay):
+    image.docker_archive(tmp_path / "image.tar")
+    folder = run("pull", f"docker-archive:{tmp_path}/image.tar")[1].strip()
+    monkeypatch.setattr(merged, "copy", Meeting(merged.copy))
+    target = str(tmp_path / "bundle")
+    said = at_once(lambda target: bundle.write(folder, target), target, target)
+    assert sorted(said, key=bool) == [None, f"{target}: Directory not empty"]
+    assert (tmp_path / "bundle/rootfs/opt/new").read_text() == "3"
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "home", "image.tar", "probe", "store"]
 
 
 @squashfs

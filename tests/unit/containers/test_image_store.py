@@ -138,26 +138,6 @@ def test_a_full_disk_is_said_and_nothing_is_kept(command, run, registry, store, 
     assert len(layers(run("pull", name))) == 2
 
 
-def test_a_small_disk(user_mounts, command, registry, image, tmp_path):
-    """The same with a real disk that is full, where users may mount one."""
-    registry.push("a", "1", image)
-    words, env = command
-    small = tmp_path / "small"
-    small.mkdir()
-    script = 'mount -t tmpfs -o size=1m small "$1" && shift && { "$@"; echo "status $?"; ls -A "$CONTAINER_IMAGES"/*; }'
-    done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", script, "sh", small, *words, "pull", f"127.0.0.1:{registry.port}/a:1"],
-        env={**env, "CONTAINER_IMAGES": str(small)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout.startswith("status 1\n")
-    assert done.stderr == f"container-image: 127.0.0.1:{registry.port}/a:1: No space left on device in {small}\n"
-    kept = [line for line in done.stdout.splitlines()[1:] if line and not line.endswith((":", "/lock"))]
-    assert kept == []
-
-
 def test_the_store_of_another_user_is_refused(run, store, registry, image):
     registry.push("a", "1", image)
     name = f"127.0.0.1:{registry.port}/a:1"
