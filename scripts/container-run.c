@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -52,7 +53,7 @@ static void become_user(void)
 }
 
 /* Its descriptors: 2 takes complaints, 3 the report, and 4 ends when the namespaces are taken hold of. */
-static pid_t start(char **words, int complaints, int report_end, int hold_end)
+static pid_t start(char **words, char **environment, int complaints, int report_end, int hold_end)
 {
 	int given[5] = { -1, complaints, complaints, report_end, hold_end }, i;
 	pid_t pid = fork();
@@ -66,34 +67,51 @@ static pid_t start(char **words, int complaints, int report_end, int hold_end)
 	for (i = 0; i < 5; i++)
 		dup2(given[i], i);
 	close_range(5, ~0U, CLOSE_RANGE_CLOEXEC);
-	execve(words[0], words, user.environment);
+	execve(words[0], words, environment);
 	_exit(127);
 }
 
-/* Slurm sends no signal to a step that has no tasks yet. So whoever waits here asks for its job every other second: by
- * squeue, as slurmstepd itself may not while it has the user's ids. No answer is none. */
+/* The state of the step's own job; "" if squeue does not answer. It is asked as slurmstepd itself may not while it has the
+ * user's ids, and without the user's variables, which could turn what it prints. An array's last task has the array's
+ * number, by which squeue lists the whole array. */
+static void ask_state(char state[32])
+{
+	char *words[] = { SQUEUE, "--all", "--noheader", "--format=%A %T", "--states=all", print("--jobs=%u", user.job), NULL };
+	char *nothing[] = { NULL };
+	int answer = memfd_create("answer", MFD_CLOEXEC);
+	pid_t pid = start(words, nothing, answer, answer, answer);
+	FILE *lines = fdopen(answer, "r");
+	unsigned job = 0;
+
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	if (lines) {
+		rewind(lines);
+		while (fscanf(lines, "%u %31s", &job, state) == 2 && job != user.job)
+			;
+		fclose(lines);
+	}
+	if (job != user.job)
+		*state = 0;
+	free(words[5]);
+}
+
+/* Slurm sends no signal to a step that has no tasks yet. So whoever waits here asks for its job every other second. */
 int is_cancelled(void)
 {
+	static const char *const alive[] = { "", "RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED" };
 	static time_t asked_at;
-	char text[32] = "", *words[] = { SQUEUE, "--noheader", "--format=%T", "--states=all", print("--jobs=%u", user.job), NULL };
-	int answer;
-	pid_t pid;
+	char state[32] = "";
+	size_t i;
 
-	if (asked_at && time(NULL) >= asked_at + 2 && (answer = memfd_create("answer", MFD_CLOEXEC)) >= 0) {
-		pid = start(words, answer, answer, answer);
-		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-			;
-		if (pread(answer, text, sizeof(text) - 1, 0) < 0)
-			*text = 0;
-		close(answer);
-		asked_at = time(NULL);
-	}
-	if (!asked_at)
-		asked_at = time(NULL);
-	free(words[4]);
-	text[strcspn(text, "\n")] = 0;
-	return isupper((unsigned char) *text) && strcmp(text, "RUNNING") && strcmp(text, "CONFIGURING") &&
-	       strcmp(text, "SUSPENDED") && strcmp(text, "RESIZING") && strcmp(text, "SIGNALING") && strcmp(text, "STOPPED");
+	if (asked_at && time(NULL) < asked_at + 2)
+		return 0;
+	if (asked_at)
+		ask_state(state);
+	asked_at = time(NULL);
+	for (i = 0; i < sizeof(alive) / sizeof(*alive) && strcmp(state, alive[i]); i++)
+		;
+	return i == sizeof(alive) / sizeof(*alive);
 }
 
 /* The last line of what a program complained of is the failure. */
@@ -112,23 +130,27 @@ static int failed(int complaints, int status)
 		    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-/* The report up to the empty text that ends it; NULL if it ended before. The image's entrypoint may have written it. */
-static char *read_report(int end, pid_t pid)
+/* Waits until the child has ended, or there is something to read, and ends the child if its job is cancelled. False: it
+ * has ended, and whoever still has the other end, like a daemon of the entrypoint, is not waited for. */
+static int is_readable(int end, pid_t pid, int child)
 {
-	struct pollfd readable = { end, POLLIN, 0 };
+	struct pollfd waited[] = { { child, POLLIN, 0 }, { end, POLLIN, 0 } };
+
+	do
+		if (is_cancelled())
+			kill(pid, SIGKILL);
+	while (poll(waited, 2, 1000) <= 0);
+	return !waited[0].revents;
+}
+
+/* The report up to the empty text that ends it; NULL if it ended before. The image's entrypoint may have written it. */
+static char *read_report(int end, pid_t pid, int child)
+{
 	char *text = malloc(LONGEST);
 	size_t size = 0;
 	ssize_t got;
 
-	while (text && size < LONGEST) {
-		if (poll(&readable, 1, 1000) <= 0) {
-			if (is_cancelled())
-				kill(pid, SIGKILL);
-			continue;
-		}
-		got = read(end, text + size, LONGEST - size);
-		if (got <= 0)
-			break;
+	while (text && size < LONGEST && is_readable(end, pid, child) && (got = read(end, text + size, LONGEST - size)) > 0) {
 		size += got;
 		if (size > 2 && !text[size - 1] && !text[size - 2])
 			return text;
@@ -138,23 +160,25 @@ static char *read_report(int end, pid_t pid)
 }
 
 /* Opens a namespace that a process is in, or that another slurmstepd has as a descriptor. Root may; and as the number
- * comes from the user, nothing but a namespace stays open. The kernel lets a task enter those of its own user only. */
+ * comes from the user, nothing but a namespace is opened: O_PATH opens nothing, and a device would notice to be opened.
+ * The kernel lets a task enter those of its own user only. */
 int hold(int pid, const char *what)
 {
-	char *path = print("/proc/%d/%s", pid, what);
-	int file, own = geteuid();
+	char *path = print("/proc/%d/%s", pid, what), *same;
+	int place, file = -1, own = geteuid();
 	struct statfs about;
 
 	if (seteuid(0))
 		return -1;
-	file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	place = open(path, O_PATH | O_CLOEXEC);
+	same = print("/proc/self/fd/%d", place);
+	if (place >= 0 && !fstatfs(place, &about) && about.f_type == NSFS_MAGIC)
+		file = open(same, O_RDONLY | O_CLOEXEC);
 	if (seteuid(own))
 		abort();
+	close(place);
 	free(path);
-	if (file >= 0 && (fstatfs(file, &about) || about.f_type != NSFS_MAGIC)) {
-		close(file);
-		return -1;
-	}
+	free(same);
 	return file;
 }
 
@@ -180,7 +204,7 @@ static void drop_what_the_job_says(void)
 /* Runs container-start. For a container what it reports begins with the number of its first process. */
 int run(int is_container, const char *word, const char *text)
 {
-	int complaints = memfd_create("complaints", MFD_CLOEXEC), taken[2], held[2], status = 0, option, count = 0;
+	int complaints = memfd_create("complaints", MFD_CLOEXEC), taken[2], held[2], status = 0, option, count = 0, child;
 	char *words[OPTIONS + 4] = { START };
 	pid_t pid;
 
@@ -192,10 +216,13 @@ int run(int is_container, const char *word, const char *text)
 		words[++count] = print("kept=%s", kept);
 	if (complaints < 0 || pipe2(taken, O_CLOEXEC) || pipe2(held, O_CLOEXEC))
 		return fail("no pipe: %s", strerror(errno));
-	pid = start(words, complaints, taken[1], held[0]);
+	pid = start(words, user.environment, complaints, taken[1], held[0]);
+	child = pid > 0 ? pidfd_open(pid, 0) : -1;
+	if (child < 0)
+		return fail("no process: %s", strerror(errno));
 	close(taken[1]);
 	close(held[0]);
-	if (is_container && (report = read_report(taken[0], pid))) {
+	if (is_container && (report = read_report(taken[0], pid, child))) {
 		user_namespace = hold(atoi(report), "ns/user");
 		mount_namespace = hold(atoi(report), "ns/mnt");
 		report += strlen(report) + 1;
@@ -203,8 +230,11 @@ int run(int is_container, const char *word, const char *text)
 	}
 	close(taken[0]);
 	close(held[1]);
+	if (is_container)
+		is_readable(-1, pid, child);
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
+	close(child);
 	if (status || (is_container && !report))
 		failed(complaints, status);
 	close(complaints);

@@ -187,8 +187,20 @@ def test_a_pull_that_hangs_ends_with_its_job(port_of_call):
     """Slurm sends no signal to a step without tasks; the registry here answers nothing, which takes a minute alone."""
     srun = "['srun', '--container-image=localhost:7777/ship', 'true']"
     script = f"import socket, subprocess; s = socket.create_server(('', 7777)); subprocess.run({srun})"
-    job_id = port_of_call.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", f'python3 -c "{script}"')
+    where = ("--nodelist=node-1", "--export=ALL,SQUEUE_USERS=bob")  # of the user's own squeue
+    job_id = port_of_call.slurm.submit(*where, "--output=/dev/null", "--wrap", f'python3 -c "{script}"')
     wait_until(lambda: find(port_of_call, ".* image=localhost:7777/ship"), what="the pull begins", timeout=120)
+    port_of_call.slurm.cancel(job_id)
+    jobs.wait_until_idle(port_of_call, timeout=45)
+
+
+def test_an_entrypoint_that_does_not_end_ends_with_its_job(port_of_call, ship):
+    entry = port_of_call.workspace() / "entry"
+    entry.write_text('#!/bin/sh\n"$@"\nsleep 601\n')
+    entry.chmod(0o755)
+    words = f"--container-image={ship} --container-entrypoint --container-mounts=/workspace/entry:/harbour/entry"
+    job_id = port_of_call.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", f"srun {words} true")
+    wait_until(lambda: find(port_of_call, "sleep 601"), what="the entrypoint runs", timeout=120)
     port_of_call.slurm.cancel(job_id)
     jobs.wait_until_idle(port_of_call, timeout=45)
 
