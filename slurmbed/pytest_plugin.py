@@ -1,4 +1,4 @@
-"""Fixtures for projects that launch jobs on Slurm: a real cluster for a test session. `pip install slurmbed` is enough.
+"""Fixtures for projects that launch jobs on Slurm: a real cluster for a test session. Installing slurmbed is enough.
 
     from slurmbed import assert_separate_nodes
 

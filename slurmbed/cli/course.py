@@ -163,7 +163,7 @@ def prepare(settings: Settings, draws: bool = True, needs_torch: bool = True) ->
         needs_torch: the nodes need torch: UsageError if they neither have it nor are to get it.
     """
     if draws and not find_spec("matplotlib"):
-        raise UsageError("figures need matplotlib", "pip install 'slurmbed[figures]'")
+        raise UsageError("figures need matplotlib", "pip install matplotlib")
     cluster = Cluster(settings, say)
     cluster.ensure_engine()
     cluster.require_own()

@@ -18,7 +18,7 @@ from harness.pages import page
 PRELUDE = """
 [ "$(id -u)" != 0 ] || umask 0
 export PATH="$VENV/bin:$PATH"
-pip() { [ "$*" = 'install slurmbed' ] || command pip "${@/#slurmbed/--quiet}"; }
+pip() { command pip --quiet "$@"; }
 slurmbed() {
   case "$*" in
     up*) ;;
