@@ -11,12 +11,18 @@ import sys
 
 from imagestore import enter, reference, squash
 from imagestore.errors import Refused
+from imagestore.manifest import MACHINES
 from imagestore.store import beside, layers_of, remove_tree, start_config
+
+VERSION = "3.5.0"
+NOT_HERE = ("batch", "bundle", "load")
 
 
 def main(arguments):
     os.umask(0o022)
     try:
+        if arguments[:1] and arguments[0] in NOT_HERE:
+            raise Refused(f"Command not supported here: {arguments[0]}")
         options = parser().parse_args(arguments)
         return options.run(options) or 0
     except Refused as error:
@@ -43,8 +49,9 @@ def parser():
     output = ("-o --output", {"metavar": "FILE"})
     env = ("-e --env", {"action": "append", "default": [], "metavar": "NAME[=VALUE]"})
     rest = ("command", {"nargs": argparse.REMAINDER, "metavar": "COMMAND"})
+    arch = ("-a --arch", {"metavar": "ARCH", "help": "of this machine, which is the default"})
     uri = ("uri", {"metavar": "docker://[USER@][REGISTRY#]IMAGE[:TAG]"})
-    command("import", import_image, "write an image into a squashfs file", output, force, uri)
+    command("import", import_image, "write an image into a squashfs file", arch, output, force, uri)
     name = ("-n --name", {"help": "as FILE.sqsh, if not given"})
     command(
         "create", create, "unpack a squashfs file into a container", name, force, ("image", {"metavar": "FILE.sqsh"})
@@ -57,6 +64,7 @@ def parser():
         ("-w --rw", {"action": "store_true", "help": "its files can be written to"}),
         ("-m --mount", {"action": "append", "default": [], "metavar": "SOURCE:TARGET[:ro]"}),
         env,
+        ("-c --conf", {"metavar": "FILE", "help": "not supported here"}),
         ("--rc", {"metavar": "SCRIPT", "help": "instead of its /etc/rc"}),
         ("container", {"metavar": "NAME|FILE.sqsh"}),
         rest,
@@ -67,7 +75,7 @@ def parser():
     )
     command("list", show, "the containers", ("-f --fancy", {"action": "store_true", "help": "and their processes"}))
     command("remove", remove, "remove containers", force, ("containers", {"nargs": "+", "metavar": "NAME"}))
-    command("version", lambda _: print("3: slurmbed's own enroot, by bubblewrap"), "say what this is")
+    command("version", lambda _: print(VERSION), "the version of enroot whose commands these are")
     return parser
 
 
@@ -105,12 +113,13 @@ def import_image(options):
             "cluster's registry and import docker://localhost:PORT#NAME, or import docker-archive:FILE, which "
             "`docker save` writes"
         )
+    expect_arch(options.arch)
     from imagestore.pull import pull, service
 
     image = reference.parse(options.uri, service())
     if isinstance(image, reference.Squash):
         raise Refused(f"Invalid argument: {options.uri}")
-    file = options.output or file_name(image)
+    file = options.output or file_name(options.uri, image)
     if os.path.lexists(file) and not overwrites(options):
         raise Refused(f"File already exists: {os.path.realpath(file)}")
     inform(f"Fetching image {image}")
@@ -119,13 +128,23 @@ def import_image(options):
     squash.write(layers_of(folder), start_config(folder), file, options=squash_options())
 
 
-def file_name(image):
-    """As enroot names it: docker://nvidia/cuda:12 is nvidia+cuda+12.sqsh."""
+def expect_arch(name):
+    machine = os.uname().machine
+    names = {machine, MACHINES.get(machine, machine)}
+    if name and name not in names:
+        raise Refused(
+            f"Architecture not supported here: {name}; this machine runs images for {' or '.join(sorted(names))}"
+        )
+
+
+def file_name(uri, image):
+    """As enroot names it, by what was typed after the registry: docker://nvidia/cuda:12 is nvidia+cuda+12.sqsh."""
     if not isinstance(image, reference.RegistryImage):
         return os.path.basename(image.path).removesuffix(".tar") + ".sqsh"
-    name = image.name.removeprefix("library/") if image.host == reference.HUB else image.name
-    tag = "" if image.tag == "latest" else f"+{image.tag}"
-    return f"{name.replace('/', '+')}{tag}.sqsh"
+    registry, _, typed = uri.removeprefix("docker://").partition("@sha256:")[0].rpartition("#")
+    first, _, others = typed.rpartition("@")[2].partition("/")
+    typed = others if others and not registry and reference.is_host(first) else typed.rpartition("@")[2]
+    return typed.replace("/", "+").replace(":", "+") + ".sqsh"
 
 
 def squash_options():
@@ -156,6 +175,8 @@ def create(options):
 
 
 def start(options):
+    if options.conf:
+        raise Refused("Option not supported here: --conf; use --env, --mount and --rc")
     from imagestore.enroot_start import command_line
 
     if os.path.isfile(options.container):

@@ -1,6 +1,7 @@
 """enroot, as launch scripts call it. Containers are started where this machine has bubblewrap."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from imagestore.enroot_start import mount
 from imagestore.enter import HOLDER
 from imagestore.errors import Refused
 from imagestore.inside import inside, make_point
-from made import Image, archive
+from made import HERE, Image, archive
 
 from conftest import PROGRAMS
 
@@ -82,12 +83,17 @@ def test_a_mount_needs_an_absolute_target():
     ("uri", "name"),
     [
         ("docker://ubuntu", "ubuntu.sqsh"),
+        ("docker://ubuntu:latest", "ubuntu+latest.sqsh"),
+        ("docker://library/ubuntu", "library+ubuntu.sqsh"),
+        ("docker://ann@nvcr.io#nvidia/cuda", "nvidia+cuda.sqsh"),
+        ("docker://localhost:5000/a/debian:1", "a+debian+1.sqsh"),
+        ("docker://docker.io/ubuntu@sha256:" + "0" * 64, "ubuntu.sqsh"),
         ("docker://nvcr.io#nvidia/cuda:12.4-base", "nvidia+cuda+12.4-base.sqsh"),
         ("docker-archive:/tmp/model.tar", "model.sqsh"),
     ],
 )
 def test_the_file_of_an_import_has_enroots_name(uri, name):
-    assert file_name(reference.parse(uri)) == name
+    assert file_name(uri, reference.parse(uri)) == name
 
 
 @pytest.mark.parametrize(
@@ -100,6 +106,13 @@ def test_the_file_of_an_import_has_enroots_name(uri, name):
         (["remove", "-f", "../x"], "[ERROR] Invalid argument: ../x\n"),
         (["import", "-o", "there.sqsh", "docker://a"], "[ERROR] File already exists: {here}/there.sqsh\n"),
         (["exec", "4194999", "true"], "[ERROR] No such process: 4194999\n"),
+        (["bundle", "-o", "a.run", "a.sqsh"], "[ERROR] Command not supported here: bundle\n"),
+        (["batch", "a.conf"], "[ERROR] Command not supported here: batch\n"),
+        (["load", "docker://a"], "[ERROR] Command not supported here: load\n"),
+        (
+            ["start", "--conf", "a.conf", "none"],
+            "[ERROR] Option not supported here: --conf; use --env, --mount and --rc\n",
+        ),
     ],
 )
 def test_errors_are_enroots(enroot, tmp_path, words, said):
@@ -112,6 +125,22 @@ def test_an_import_from_docker_names_the_two_other_ways(enroot):
     assert (status, errors.count("\n")) == (1, 1)
     assert "docker://localhost:PORT#NAME" in errors
     assert "docker save" in errors
+
+
+def test_the_version_is_a_bare_number(enroot):
+    status, output, errors = enroot("version")
+    assert (status, errors) == (0, "")
+    assert re.fullmatch(r"3\.\d+\.\d+\n", output)
+
+
+def test_an_image_for_another_processor_is_refused(enroot, tmp_path):
+    for option in ("-a", "--arch"):
+        status, _, errors = enroot("import", option, "s390x", "docker-archive:no.tar")
+        assert (status, errors.count("\n")) == (1, 1)
+        assert "s390x" in errors
+        assert HERE in errors
+    for name in (HERE, os.uname().machine):
+        assert "no.tar: No such file" in enroot("import", "-a", name, "docker-archive:no.tar")[2]
 
 
 def test_list_and_remove(enroot, tmp_path):
