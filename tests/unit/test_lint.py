@@ -1,5 +1,6 @@
 """Lint is a test like any other: what it says is the failure."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,14 @@ def test_ruff_format():
 
 def test_types():
     lint(BIN / "mypy", "--no-incremental")
+
+
+def test_no_module_imports_from_a_test_or_a_conftest():
+    """What tests share is in a module beside them: several folders have a conftest, and tests are no library."""
+    imports = re.compile(r"^\s*(?:from|import) (?:\w+\.)*(?:test_\w+|conftest)\b.*", re.MULTILINE)
+    modules = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    assert len(modules) > 100
+    assert {name: found for name, text in modules.items() if (found := imports.findall(text))} == {}
 
 
 def test_shellcheck():

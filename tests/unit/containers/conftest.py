@@ -5,16 +5,16 @@ import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 
-PROGRAMS = Path(__file__).parents[3] / "scripts" / "containers"
+pytest.register_assert_rewrite("made")
+from made import PROGRAMS, Registry  # noqa: E402
+
 sys.dont_write_bytecode = True  # images are built from that folder: whatever lies in it changes their digest
 sys.path.insert(0, str(PROGRAMS))
 
 from imagestore.command import main  # noqa: E402 # found by the line above
-from made import Registry  # noqa: E402
 
 
 @pytest.fixture

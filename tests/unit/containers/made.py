@@ -1,4 +1,4 @@
-"""Images that a test makes, and a registry that serves them."""
+"""Images that a test makes, a registry that serves them, and what container-image answers."""
 
 import gzip
 import hashlib
@@ -8,10 +8,19 @@ import os
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+PROGRAMS = Path(__file__).parents[3] / "scripts" / "containers"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+CONFIG = {
+    "Env": ["PATH=/bin", "LINES=a\nb", "EMPTY="],
+    "Entrypoint": ["/bin/run", "a b"],
+    "Cmd": ["", "-x"],
+    "WorkingDir": "/work dir",
+    "User": "nobody",
+}
 
 
 def digest_of(content):
@@ -165,3 +174,29 @@ class Registry:
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(content)
+
+
+def layers(answer):
+    """The folders of layers of the image that was pulled."""
+    status, output, errors = answer
+    assert (status, errors) == (0, "")
+    return (Path(output.rstrip("\n")) / "layers").read_text().splitlines()
+
+
+def refused(answer, *words):
+    """The one line that says why, for the user."""
+    status, output, errors = answer
+    assert (status, output) == (1, "")
+    assert errors.startswith("container-image: ")
+    assert errors.count("\n") == 1
+    for word in words:
+        assert word in errors
+
+
+def empty(store):
+    """Nothing is there that could be taken for an image or a layer."""
+    return not [path for path in store.rglob("*") if not path.is_dir() and path.name != "lock"] and not [
+        *store.glob("l/*"),
+        *store.glob("images/*"),
+        *store.glob("tmp/*"),
+    ]

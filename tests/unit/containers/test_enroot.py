@@ -14,9 +14,7 @@ from imagestore.enroot_start import mount
 from imagestore.enter import HOLDER
 from imagestore.errors import Refused
 from imagestore.inside import inside, make_point
-from made import HERE, Image, archive
-
-from conftest import PROGRAMS
+from made import HERE, PROGRAMS, Image, archive
 
 squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 bubblewrap = pytest.mark.skipif(

@@ -5,9 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from made import Image, archive
-
-from conftest import PROGRAMS
+from made import PROGRAMS, Image, archive
 
 squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 BIG = 3_000_000

@@ -14,8 +14,7 @@ import pytest
 from imagestore import bundle, merged, squash
 from imagestore.errors import Refused
 from imagestore.store import layers_of, start_config
-from made import Image, archive, special
-from test_image_pulls import CONFIG, empty, layers, refused
+from made import CONFIG, Image, archive, empty, layers, refused, special
 
 squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 

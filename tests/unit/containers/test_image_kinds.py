@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 from imagestore.enter import HOLDER
-from made import Image, archive, special
-
-from conftest import PROGRAMS
+from made import PROGRAMS, Image, archive, special
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("bwrap") and os.path.exists(HOLDER)),

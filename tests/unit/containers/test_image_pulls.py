@@ -14,45 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from made import HERE, INDEX, MANIFEST, Image, Registry, archive, digest_of
-
-CONFIG = {
-    "Env": ["PATH=/bin", "LINES=a\nb", "EMPTY="],
-    "Entrypoint": ["/bin/run", "a b"],
-    "Cmd": ["", "-x"],
-    "WorkingDir": "/work dir",
-    "User": "nobody",
-}
+from made import CONFIG, HERE, INDEX, MANIFEST, Image, Registry, archive, digest_of, empty, layers, refused
 
 
 @pytest.fixture
 def image():
     return Image(archive(("etc/one", "1"), ("etc/two", "2")), archive(("etc/two", "2b")), config=CONFIG)
-
-
-def layers(answer):
-    status, output, errors = answer
-    assert (status, errors) == (0, "")
-    return (Path(output.rstrip("\n")) / "layers").read_text().splitlines()
-
-
-def refused(answer, *words):
-    """The one line that says why, for the user."""
-    status, output, errors = answer
-    assert (status, output) == (1, "")
-    assert errors.startswith("container-image: ")
-    assert errors.count("\n") == 1
-    for word in words:
-        assert word in errors
-
-
-def empty(store):
-    """Nothing is there that could be taken for an image or a layer."""
-    return not [path for path in store.rglob("*") if not path.is_dir() and path.name != "lock"] and not [
-        *store.glob("l/*"),
-        *store.glob("images/*"),
-        *store.glob("tmp/*"),
-    ]
 
 
 def test_an_image_with_its_layers_and_its_start(run, registry, image):

@@ -4,8 +4,7 @@ import fcntl
 from pathlib import Path
 
 import pytest
-from made import Image, archive
-from test_image_pulls import empty, layers, refused
+from made import Image, archive, empty, layers, refused
 
 
 @pytest.fixture

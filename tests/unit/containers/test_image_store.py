@@ -8,8 +8,7 @@ import threading
 import time
 
 import pytest
-from made import Image, Registry, archive
-from test_image_pulls import empty, layers, refused
+from made import Image, Registry, archive, empty, layers, refused
 
 BIG = 3_000_000
 

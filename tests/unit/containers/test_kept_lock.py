@@ -7,8 +7,7 @@ import subprocess
 import time
 
 import pytest
-
-from conftest import PROGRAMS
+from made import PROGRAMS
 
 MAIN = """
 #include "container.h"
