@@ -71,6 +71,13 @@ def test_ranks_have_the_job_scripts_variables_when_a_site_exports_none(slurm):
     assert "rank 1 wrote: I am on node-2" in job.stdout
 
 
+def test_a_training_runs_when_a_site_exports_none(slurm, workspace):
+    flags = ("--text", TEXT, "--steps=2", "--layers=1", "--sample-length=0")
+    job = slurm.run("--export=NONE", "jobs/ddp.sbatch", *flags)
+    assert [rank.host for rank in parse_ranks(job.stdout)] == ["node-1", "node-2"]
+    assert json.loads((workspace / "runs" / job.id / "summary.json").read_text())["steps"] == 2
+
+
 def test_a_failing_job_is_told_with_its_exit_code_and_log(slurm):
     with pytest.raises(JobFailed, match=r"ended FAILED, exit code 3:0(.|\n)*on fire"):
         slurm.run("--wrap", "echo on fire; exit 3")

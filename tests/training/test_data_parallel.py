@@ -20,12 +20,13 @@ CASES = {
     "accumulated": {"batch_size": 10, "accumulate": 3},
     "by sockets": {"all_reduce": "socket"},
     "accumulated by sockets": {"batch_size": 10, "accumulate": 3, "all_reduce": "socket"},
+    "fast, accumulated by sockets": {"recipe": "fast", "batch_size": 10, "accumulate": 3, "all_reduce": "socket"},
 }
 # On 6 ranks: 3 copies of a model on 2 ranks, and 2 copies of one on 3.
 SIX = {"heads": 6, "channels": 36}
 MESHES = {
     f"{case}, rows of {size}": {**SIX, "tp_size": size, **CASES[case]}
-    for case in ("plain", "fast", "accumulated by sockets")
+    for case in ("plain", "fast", "accumulated by sockets", "fast, accumulated by sockets")
     for size in (2, 3)
 }
 MISTAKES = [name for name, mistake in BREAKS.items() if "ddp" in mistake.strategies]

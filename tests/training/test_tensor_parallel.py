@@ -30,6 +30,7 @@ CASES = {
     "accumulated": {"accumulate": 3},
     "by sockets": {"all_reduce": "socket"},
     "accumulated by sockets": {"accumulate": 3, "all_reduce": "socket"},
+    "fast, accumulated by sockets": {"recipe": "fast", "accumulate": 3, "all_reduce": "socket"},
 }
 HUGE = 1e4  # logits, whose exp is infinite
 

@@ -17,11 +17,16 @@ from small_runs import DISAGREES, FAILS, KILL, OUTLINED, QUICK, RAISE, SAMPLES_L
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
 @pytest.mark.parametrize(
-    ("parallel", "world_size"),
-    [("ddp", 2), ("ddp", 3), ("tp", 2), ("tp-dtensor", 2), ("fsdp", 3), ("pp", 2), ("hybrid", 4)],
+    ("parallel", "world_size", "recipe"),
+    [
+        *(("ddp", size, "plain") for size in (2, 3)),
+        *((name, 2, "plain") for name in ("tp", "tp-dtensor", "pp")),
+        *(("fsdp", 3, "plain"), ("hybrid", 4, "plain")),
+        *((name, 2, "fast") for name in ("ddp", "tp")),
+    ],
 )
-def test_a_strategy_equals_none_over_20_steps(run, uninterrupted, parallel, world_size, dtype, tolerance):
-    flags = ("--steps", 20, "--eval-every", 10, "--dtype", dtype)
+def test_a_strategy_equals_none_over_20_steps(run, uninterrupted, parallel, world_size, recipe, dtype, tolerance):
+    flags = ("--steps", 20, "--eval-every", 10, "--dtype", dtype, "--recipe", recipe)
     apart, _ = run(parallel, *flags, "--parallel", parallel, world_size=world_size)
     one, two = metrics(uninterrupted(*flags)), metrics(apart)
     assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(1, 21))
