@@ -61,12 +61,12 @@ def list_clusters(as_json: bool) -> None:
 
 
 def row(cluster: Listed) -> tuple[str, ...]:
-    age = "" if cluster.created is None else in_words(time.time() - cluster.created)
+    age = "" if cluster.created is None else describe_age(time.time() - cluster.created)
     nodes, workspace = str(cluster.nodes or ""), str(cluster.workspace or "")
     return cluster.name, cluster.owner, cluster.state, nodes, cluster.slurm, age, workspace
 
 
-def in_words(seconds: float) -> str:
+def describe_age(seconds: float) -> str:
     """An age as `docker ps` gives it, in the largest unit of which there is one: 3 h."""
     for unit, size in (("d", DAY), ("h", 3600), ("min", 60)):
         if seconds >= size:

@@ -336,7 +336,7 @@ class Cluster:
             check_port(port)
         if self.settings.gpus or self.settings.config:
             names = host.gpu_names()
-            for group, each in {part.group: part.gpus for part in plan.slices}.items():
+            for group, each in {node_slice.group: node_slice.gpus for node_slice in plan.slices}.items():
                 if notice := gpus.notice(each, names, group):
                     self.say(notice)
         return plan

@@ -41,7 +41,7 @@ def attend(
     engine: Engine, name: str, nodes: Sequence[Node], slices: Sequence[Slice], as_root: AsRoot, tell: Say
 ) -> bool:
     """Declare the elastic nodes and start the agent. Returns True if there are such nodes."""
-    if not any(part.elastic for part in slices):
+    if not any(node_slice.elastic for node_slice in slices):
         return False
     declare(nodes, slices, as_root)
     start_agent(engine, name, tell)
@@ -60,7 +60,7 @@ def declare(nodes: Sequence[Node], slices: Sequence[Slice], as_root: AsRoot) -> 
         numbers = [number for number, _ in group]
         names = f"node-[{numbers[0]}-{numbers[-1]}]"
         as_root(["scontrol", "create", f"NodeName={names}", "State=CLOUD", *record.split()]).check()
-    lasting = sum(not part.elastic for part in slices)
+    lasting = sum(not node_slice.elastic for node_slice in slices)
     for names in ("", f"node-[1-{lasting}]"):
         as_root(["scontrol", "update", f"SuspendExcNodes={names}"]).check()
 

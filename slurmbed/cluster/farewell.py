@@ -20,9 +20,9 @@ def say_goodbye(as_root: AsRoot, say: Callable[[str], None]) -> None:
     until slurmctld starts again. If it does not answer, that is said, and nothing else is done.
     """
     try:
-        if not words(as_root, "squeue", "--all", "--noheader", "--format=%i"):
+        if not tokens(as_root, "squeue", "--all", "--noheader", "--format=%i"):
             return
-        partitions = words(as_root, "sinfo", "--all", "--noheader", "--format=%R %a")
+        partitions = tokens(as_root, "sinfo", "--all", "--noheader", "--format=%R %a")
         is_up = [name for name, state in zip(partitions[::2], partitions[1::2], strict=True) if state == "up"]
         try:
             set_partitions(as_root, is_up, "DOWN")
@@ -38,7 +38,7 @@ def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
     asked: Counter[str] = Counter()
 
     def check() -> None:
-        listed = words(as_root, "squeue", "--all", "--noheader", f"--states={ON_NODES}", "--format=%i %T")
+        listed = tokens(as_root, "squeue", "--all", "--noheader", f"--states={ON_NODES}", "--format=%i %T")
         jobs = dict(zip(listed[::2], listed[1::2], strict=True))
         # A heterogeneous job as a whole: 7 for 7+0 and 7+1.
         running = {job.partition("+")[0] for job, state in jobs.items() if state != "COMPLETING"}
@@ -66,6 +66,6 @@ def set_partitions(as_root: AsRoot, names: Sequence[str], state: str) -> None:
         as_root(["timeout", "30", "scontrol", "update", f"PartitionName={name}", f"State={state}"]).check()
 
 
-def words(as_root: AsRoot, *argv: str) -> list[str]:
-    """What a command of Slurm's prints, in words; CommandError if it fails."""
+def tokens(as_root: AsRoot, *argv: str) -> list[str]:
+    """The tokens that a command of Slurm prints; CommandError if it fails."""
     return as_root(["timeout", "30", *argv]).check().stdout.split()

@@ -70,8 +70,8 @@ def keep(choices: Choices, snapshot: Snapshot, tag: Callable[[str, str], None]) 
     """
     if not snapshot.choices:
         return False
-    there = [each for each in snapshot.containers if each.labels.get(CHOICES_LABEL) == snapshot.choices]
-    used = {image(kind_of(each.service), choices): each.image_id for each in there}
+    alike = [each for each in snapshot.containers if each.labels.get(CHOICES_LABEL) == snapshot.choices]
+    used = {image(kind_of(each.service), choices): each.image_id for each in alike}
     lost = {name: image_id for name, image_id in used.items() if snapshot.images.get(name) != image_id}
     for name, image_id in lost.items():
         tag(image_id, name)

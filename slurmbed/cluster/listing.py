@@ -32,14 +32,14 @@ def clusters(snapshot: Snapshot) -> list[Listed]:
 
 def listed(cluster: Snapshot) -> Listed:
     choices = choices_so_far(cluster)
-    there = bool(cluster.containers)
+    has_containers = bool(cluster.containers)
     return Listed(
         name=cluster.name,
         owner=choices.owner,
-        state="running" if cluster.is_running else "stopped" if there else "only volumes",
+        state="running" if cluster.is_running else "stopped" if has_containers else "only volumes",
         nodes=cluster.highest_node,
-        slurm=choices.slurm if there else "",
+        slurm=choices.slurm if has_containers else "",
         created=min((each.created for each in cluster.containers), default=None),
         clone=cluster.made_from,
-        workspace=choices.workspace if there else None,
+        workspace=choices.workspace if has_containers else None,
     )

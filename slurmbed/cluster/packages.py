@@ -65,8 +65,8 @@ def build(project: Path, folder: Path) -> Path:
 
 
 def install(cluster: Cluster, wheel: Path, user: str, dependencies: bool) -> None:
-    words = [wheel.name, "with-dependencies" if dependencies else "alone"]
-    argv = cluster.exec_argv(["sh", "-ec", INSTALL, "sh", *words], user, ["--interactive"])
+    arguments = [wheel.name, "with-dependencies" if dependencies else "alone"]
+    argv = cluster.exec_argv(["sh", "-ec", INSTALL, "sh", *arguments], user, ["--interactive"])
     hint = "where the nodes reach no package registry: --no-deps" if dependencies else ""
     with wheel.open("rb") as content:
         run(argv, timeout=900, stdin=content).check(hint)

@@ -46,7 +46,7 @@ class Plan:
     @property
     def lasting(self) -> int:
         """How many nodes always run; they have the lowest numbers."""
-        return sum(not part.elastic for part in self.slices)
+        return sum(not node_slice.elastic for node_slice in self.slices)
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -138,11 +138,11 @@ def make_plan(
     """
     spec = choose_spec(settings, asked_spec, snapshot)
     size = spec.size if spec else DEFAULT_NODES
-    there = snapshot.highest_node
-    if there and all(each.state == "created" for each in snapshot.containers):
-        there = max(there, size)  # they are of a start that was killed, perhaps before it had made them all
+    existing = snapshot.highest_node
+    if existing and all(each.state == "created" for each in snapshot.containers):
+        existing = max(existing, size)  # a start was killed, perhaps before it had made them all
     asked = size if settings.config else settings.nodes
-    count = asked or max(there, settings.least_nodes) or size
+    count = asked or max(existing, settings.least_nodes) or size
     plan = Plan(
         choices=choose(settings, snapshot, host, keep_images),
         slices=choose_slices(settings, snapshot, host, count, spec),

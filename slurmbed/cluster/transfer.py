@@ -106,8 +106,8 @@ def pull(wanted: Sequence[str], registry: str, say: Callable[[str], None]) -> No
         docker("rmi", remote)
 
 
-def docker(*words: str) -> None:
-    run(["docker", *words], timeout=TIMEOUT).check()
+def docker(*arguments: str) -> None:
+    run(["docker", *arguments], timeout=TIMEOUT).check()
 
 
 def obtain(

@@ -63,7 +63,7 @@ class Asked:
     container: str | None = None
     """The image of the ranks' containers; they have none if None."""
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """As a user gives them to make."""
         named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text, "CONTAINER": self.container}
         return [f"{name}={value}" for name, value in named.items() if value]
@@ -90,7 +90,7 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, asked: 
 
 def again_command(*arguments: str, asked: Asked) -> str:
     """The command that repeats a run; it can be pasted into a shell."""
-    return shlex.join([COMMAND, *arguments, *asked.words()])
+    return shlex.join([COMMAND, *arguments, *asked.arguments()])
 
 
 def prepare_run(cluster: Cluster, console: Console, asked: Asked) -> list[str]:

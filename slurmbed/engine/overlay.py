@@ -51,19 +51,21 @@ def overlay(
         registry_port: let jobs run in containers, and publish the registry of their images on this port of the host.
         apparmor: switch the engine's AppArmor profile off for these containers, because it forbids mounts.
     """
-    gpus = [group.gpus for group in spec.nodes] if spec else [part.gpus for part in slices[:1]]
+    gpus = [group.gpus for group in spec.nodes] if spec else [node_slice.gpus for node_slice in slices[:1]]
     added = [*([REST] if rest else []), *([REGISTRY] if registry_port else [])]
     services: dict[str, dict] = {name: {} for name in (*SERVICES, *added)}
-    for number, part in enumerate(slices, start=1):
+    for number, node_slice in enumerate(slices, start=1):
         services[f"node-{number}"] = node_service(number, slices[:number])
-        services[f"node-{number}"]["labels"] = verbatim({SLICE_LABEL: part.model_dump_json(exclude_defaults=True)})
+        services[f"node-{number}"]["labels"] = verbatim(
+            {SLICE_LABEL: node_slice.model_dump_json(exclude_defaults=True)}
+        )
     for service in services.values():
         service["labels"] = {**verbatim(labels), **service.get("labels", {})}
     if gres := most_of_each_type(gpus):  # slurmctld must know all that nodes have
         services["slurmctld"]["environment"] = {"NODE_GRES": ",".join(gres)}
     if cgroups:
         let_nodes_make_cgroups(services)
-    if lines := slurm_conf.lines(spec, bind_cpus=any(part.own_cpus for part in slices), cgroups=cgroups):
+    if lines := slurm_conf.lines(spec, bind_cpus=any(node_slice.own_cpus for node_slice in slices), cgroups=cgroups):
         add_lines(services, lines)
     if spec:
         add_folders(services, spec)
@@ -82,24 +84,24 @@ def overlay(
 
 def node_service(number: int, slices: Sequence[Slice]) -> dict:
     """The service of node-``number``, the last of ``slices``."""
-    part = slices[-1]
+    node_slice = slices[-1]
     service: dict = {
-        "environment": {"NODE_CPUS": str(part.cpus), "NODE_MEMORY": str(part.memory)},
-        "cpus": part.cpu_limit,
-        "mem_limit": f"{part.memory_limit}m",
-        "memswap_limit": f"{part.memory_limit}m",
+        "environment": {"NODE_CPUS": str(node_slice.cpus), "NODE_MEMORY": str(node_slice.memory)},
+        "cpus": node_slice.cpu_limit,
+        "mem_limit": f"{node_slice.memory_limit}m",
+        "memswap_limit": f"{node_slice.memory_limit}m",
     }
-    if part.own_cpus:
-        service.update(cpuset=",".join(map(str, part.own_cpus)), cap_add=[BINDS])
-    if part.topology:
-        service["environment"]["NODE_TOPOLOGY"] = part.topology
-    if part.gpus:
-        service["environment"]["NODE_GRES"] = part.gpus.gres
-        service.update(gpu_devices(part))
-    if part.elastic:
+    if node_slice.own_cpus:
+        service.update(cpuset=",".join(map(str, node_slice.own_cpus)), cap_add=[BINDS])
+    if node_slice.topology:
+        service["environment"]["NODE_TOPOLOGY"] = node_slice.topology
+    if node_slice.gpus:
+        service["environment"]["NODE_GRES"] = node_slice.gpus.gres
+        service.update(gpu_devices(node_slice))
+    if node_slice.elastic:
         service["environment"]["NODE_ELASTIC"] = "1"
-    if part.features:
-        service["environment"].update(NODE_FEATURES=",".join(part.features), NODES_BEFORE=earlier_groups(slices))
+    if node_slice.features:
+        service["environment"].update(NODE_FEATURES=",".join(node_slice.features), NODES_BEFORE=earlier_groups(slices))
     if number > NODES_IN_BASE_FILE:
         service["extends"] = verbatim({"file": str(BASE_FILE), "service": "node-1"})
         service["hostname"] = f"node-{number}"
@@ -202,9 +204,9 @@ def verbatim(values: Mapping) -> dict:
     return {key: value.replace("$", "$$") if isinstance(value, str) else value for key, value in values.items()}
 
 
-def gpu_devices(part: Slice) -> dict:
+def gpu_devices(node_slice: Slice) -> dict:
     """The keys of a service that give its container the GPUs. Slurm takes any device file for an emulated one."""
-    if not part.gpu_ids:
-        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(part.gpus.count)]}
-    devices = [{"driver": "nvidia", "device_ids": list(part.gpu_ids), "capabilities": ["gpu"]}]
+    if not node_slice.gpu_ids:
+        return {"devices": [f"/dev/null:/dev/emulated-gpu{i}" for i in range(node_slice.gpus.count)]}
+    devices = [{"driver": "nvidia", "device_ids": list(node_slice.gpu_ids), "capabilities": ["gpu"]}]
     return {"deploy": {"resources": {"reservations": {"devices": devices}}}}

@@ -127,7 +127,7 @@ class Snapshot:
     @property
     def elastic_nodes(self) -> list[Container]:
         """The nodes whose containers run only while Slurm asks for them."""
-        return [each for _, each in sorted(self.nodes.items()) if (part := each.slice) and part.elastic]
+        return [each for _, each in sorted(self.nodes.items()) if (node_slice := each.slice) and node_slice.elastic]
 
     @property
     def highest_node(self) -> int:
@@ -187,13 +187,13 @@ class Snapshot:
     @property
     def slices(self) -> dict[int, Slice]:
         """What the nodes' containers were made with, by number."""
-        return {number: part for number, each in self.nodes.items() if (part := each.slice)}
+        return {number: node_slice for number, each in self.nodes.items() if (node_slice := each.slice)}
 
     @property
     def slices_of_others(self) -> list[Slice]:
         """What the running nodes of other clusters were made with."""
         others = (each for each in self.all_containers if each.is_running and each.project != self.name)
-        return [part for each in others if (part := each.slice)]
+        return [node_slice for each in others if (node_slice := each.slice)]
 
     @property
     def others_on_images(self) -> list[Container]:

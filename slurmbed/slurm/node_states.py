@@ -24,6 +24,6 @@ NODE_STATES = {
 }
 
 
-def outlook(words: Iterable[str]) -> int:
+def outlook(flags: Iterable[str]) -> int:
     """The worst meaning among a node's state and flags. An unknown word counts as WAITS."""
-    return max(NODE_STATES.get(word, WAITS) for word in words)
+    return max(NODE_STATES.get(flag, WAITS) for flag in flags)

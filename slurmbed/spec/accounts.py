@@ -10,23 +10,23 @@ Runner = Callable[[Sequence[str]], Result]
 
 
 def apply(spec: ClusterSpec, as_root: Runner) -> None:
-    """Make QOS, accounts and their users.
+    """Create QOS, accounts and their users, or update them.
 
     Raises:
-        CommandError: with sacctmgr's own words.
+        CommandError: with sacctmgr's message.
     """
     if not spec.needs_accounts:
         return
 
-    def ask(*words: str) -> set[str]:
-        return set(as_root(["sacctmgr", "--noheader", "--parsable2", "show", *words]).check().stdout.split())
+    def ask(*arguments: str) -> set[str]:
+        return set(as_root(["sacctmgr", "--noheader", "--parsable2", "show", *arguments]).check().stdout.split())
 
     known = ask("qos", "format=name")
     accounts = ask("account", "format=account")
     users = ask("association", "format=account,user")
     limits = (*qos_commands(spec, known), *account_commands(spec, accounts)) if spec.enforces_limits else ()
-    for words in (*limits, *user_commands(spec, users)):
-        as_root(["sacctmgr", "--immediate", "--quiet", *words]).check()
+    for command in (*limits, *user_commands(spec, users)):
+        as_root(["sacctmgr", "--immediate", "--quiet", *command]).check()
 
 
 def qos_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
@@ -40,14 +40,14 @@ def qos_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
 
 
 def settings(qos: Qos) -> list[str]:
-    words = {
+    values = {
         "Priority": qos.priority or 0,
         "Preempt": ",".join(qos.preempts),
         "PreemptMode": qos.preempt_mode or "cluster",
         "GraceTime": qos.grace_time or 0,
         **qos.limits.model_dump(exclude_none=True),
     }
-    return [f"{key}={value}" for key, value in words.items()]
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def account_commands(spec: ClusterSpec, accounts: set[str]) -> Iterator[list[str]]:
@@ -57,7 +57,7 @@ def account_commands(spec: ClusterSpec, accounts: set[str]) -> Iterator[list[str
         if account.name not in accounts:
             yield ["add", "account", account.name, f"parent={account.parent}"]
         yield qos_of(account.name, account.qos or every_qos)
-        yield from (["modify", "account", f"name={account.name}", "set", word] for word in facts(account))
+        yield from (["modify", "account", f"name={account.name}", "set", option] for option in account_options(account))
 
 
 def user_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
@@ -83,11 +83,11 @@ def user_commands(spec: ClusterSpec, known: set[str]) -> Iterator[list[str]]:
             yield ["delete", "user", f"name={user.name}", "account=class"]
 
 
-def facts(account: Account) -> list[str]:
+def account_options(account: Account) -> list[str]:
     fairshare = [] if account.fairshare is None else [f"fairshare={account.fairshare}"]
     return [f"description={account.description or account.name}", *fairshare]
 
 
 def qos_of(account: str, names: list[str]) -> list[str]:
-    words = [f"QOS={','.join((*names, READY_QOS.name))}", f"DefaultQOS={names[0]}"]
-    return ["modify", "account", f"name={account}", "set", *words]
+    options = [f"QOS={','.join((*names, READY_QOS.name))}", f"DefaultQOS={names[0]}"]
+    return ["modify", "account", f"name={account}", "set", *options]

@@ -45,7 +45,7 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
         found = (*conflicts(spec), *missing_folders(spec), *unfit_hooks(spec))
         mistakes += [(line_of(tree, where), f"{dotted(where)}: {what}") for where, what in found]
     except ValidationError as error:
-        mistakes += [(line_of(tree, each["loc"]), in_words(each)) for each in error.errors()]
+        mistakes += [(line_of(tree, each["loc"]), describe(each)) for each in error.errors()]
     if mistakes:
         raise UsageError("\n".join(f"{path}:{line}: {what}" for line, what in sorted(mistakes)))
     return spec
@@ -84,7 +84,7 @@ def dotted(location: Location) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 
-def in_words(error: ErrorDetails) -> str:
+def describe(error: ErrorDetails) -> str:
     """One of pydantic's errors in a line; an unknown key with the known one that is nearest."""
     where, key = dotted(error["loc"]), str(error["loc"][-1])
     if error["type"] == "extra_forbidden":

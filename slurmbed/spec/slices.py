@@ -88,8 +88,8 @@ def plain_slices(
     Raises:
         UsageError: it does not fit on the host, or differs from what the nodes have that are there.
     """
-    kept = {number: part for number, part in kept.items() if number <= count}
-    had = next((part.gpus for part in kept.values()), NO_GPUS)
+    kept = {number: node_slice for number, node_slice in kept.items() if number <= count}
+    had = next((node_slice.gpus for node_slice in kept.values()), NO_GPUS)
     names = host.gpu_names() if asked and not asked.emulated else ()
     wanted = had if asked is None else asked.on_host(names)
     if kept and wanted != had:
@@ -98,23 +98,23 @@ def plain_slices(
             f"GPUS is chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
         )
     # A cluster made with fewer CPUs than GPUs can start again and grow.
-    least_cpus = min([wanted.count, *(part.cpus for part in kept.values())])
+    least_cpus = min([wanted.count, *(node_slice.cpus for node_slice in kept.values())])
     new = slice_for(
         host,
         count,
         cpus=cpus,
         memory=memory,
-        taken=sum(part.memory for part in kept.values()),
+        taken=sum(node_slice.memory for node_slice in kept.values()),
         kept=len(kept),
         least_cpus=least_cpus,
     )
-    for part in kept.values():
-        if (cpus and part.cpus != new.cpus) or (memory and part.memory != new.memory):
+    for node_slice in kept.values():
+        if (cpus and node_slice.cpus != new.cpus) or (memory and node_slice.memory != new.memory):
             raise UsageError(
-                f"the existing nodes have {part.cpus} CPUs and {part.memory} MiB",
+                f"the existing nodes have {node_slice.cpus} CPUs and {node_slice.memory} MiB",
                 f"CPUS and MEMORY are chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
             )
-    taken_gpus = {gpu_id for part in kept.values() for gpu_id in part.gpu_ids}
+    taken_gpus = {gpu_id for node_slice in kept.values() for gpu_id in node_slice.gpu_ids}
     missing = count - len(kept)
     available = host.gpus() if missing and wanted and not wanted.emulated else ()
     shares = iter(gpus.share_out(wanted, missing, available, taken_gpus))
@@ -173,23 +173,23 @@ def slices_of_spec(spec: ClusterSpec, host: HostResources, count: int, kept: Map
     Raises:
         UsageError: the host has too little memory or too few GPUs.
     """
-    kept = {number: part for number, part in kept.items() if number <= count}
+    kept = {number: node_slice for number, node_slice in kept.items() if number <= count}
     given = sum(group.count * group.memory for group in spec.nodes if group.memory)
     open_nodes = sum(group.count for group in spec.nodes if not group.memory)
     share = (host.memory * 3 // 4 - given) // max(open_nodes, 1)
     if count > spec.size and not spec.nodes[-1].memory:  # nodes beyond the file's share what is left
-        taken = sum(part.memory for part in kept.values())
+        taken = sum(node_slice.memory for node_slice in kept.values())
         share = min(share, (host.memory - taken) // max(count - len(kept), 1))
     slices: list[Slice] = []
     for number in range(1, count + 1):
         group = spec.group_of(number)
-        part = kept.get(number) or group_slice(group, host, spec.size, share)
-        if number not in kept and part.gpus and not part.gpus.emulated:
+        node_slice = kept.get(number) or group_slice(group, host, spec.size, share)
+        if number not in kept and node_slice.gpus and not node_slice.gpus.emulated:
             others = {gpu_id for each in (*slices, *kept.values()) for gpu_id in each.gpu_ids}
-            (gpu_ids,) = gpus.share_out(part.gpus, 1, host.gpus(), others)
-            part = part.model_copy(update={"gpu_ids": gpu_ids})
-        slices.append(part)
-    total = sum(part.memory for part in slices)
+            (gpu_ids,) = gpus.share_out(node_slice.gpus, 1, host.gpus(), others)
+            node_slice = node_slice.model_copy(update={"gpu_ids": gpu_ids})
+        slices.append(node_slice)
+    total = sum(node_slice.memory for node_slice in slices)
     if total > host.memory:
         raise UsageError(f"{count} nodes have {total} MiB; the host has {host.memory} MiB", "give them less memory")
     return slices
@@ -207,17 +207,21 @@ def with_own_cpus(
         numbers: the host's numbers of its CPUs; empty if containers cannot be given theirs.
         others: slices of other clusters, whose CPUs are taken last.
     """
-    bound = any(part.own_cpus for part in kept.values()) if kept else sum(p.cpus for p in slices) <= len(numbers)
+    bound = (
+        any(node_slice.own_cpus for node_slice in kept.values())
+        if kept
+        else sum(each.cpus for each in slices) <= len(numbers)
+    )
     if not bound:
         return list(slices)
-    users = Counter(number for part in (*slices, *others) for number in part.own_cpus)
+    users = Counter(number for node_slice in (*slices, *others) for number in node_slice.own_cpus)
     result = []
-    for part in slices:
-        if not part.own_cpus:
-            least = sorted(numbers, key=lambda number: (users[number], number))[: part.cpus]
+    for node_slice in slices:
+        if not node_slice.own_cpus:
+            least = sorted(numbers, key=lambda number: (users[number], number))[: node_slice.cpus]
             users.update(least)
-            part = part.model_copy(update={"own_cpus": tuple(sorted(least))})
-        result.append(part)
+            node_slice = node_slice.model_copy(update={"own_cpus": tuple(sorted(least))})
+        result.append(node_slice)
     return result
 
 
@@ -228,8 +232,8 @@ def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -
         raise UsageError(f"the other groups leave no memory for the nodes of {group.name}", "give them less memory")
     cpus = group.cpus or group.threads_in_all or max(1, host.cpus // nodes, group.gpus.count)
     try:
-        part = slice_for(host, 1, cpus=cpus, memory=memory)
+        node_slice = slice_for(host, 1, cpus=cpus, memory=memory)
     except UsageError as error:
         raise UsageError(f"a node of the group {group.name}: {error.reason}", error.hint) from None
     of_group = {"gpus": group.gpus, "features": (group.name, *group.features), "topology": group.topology}
-    return part.model_copy(update=of_group | {"elastic": group.elastic})
+    return node_slice.model_copy(update=of_group | {"elastic": group.elastic})

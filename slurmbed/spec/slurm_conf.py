@@ -13,14 +13,14 @@ def lines(spec: ClusterSpec | None, bind_cpus: bool = False, cgroups: bool = Fal
         cgroups: Slurm makes cgroups on nodes, by which it knows a job's processes and holds them to its memory.
     """
     tasks = (["task/cgroup"] if cgroups else []) + (["task/affinity"] if bind_cpus else [])
-    holding = [f"TaskPlugin={','.join(tasks)}"] if tasks else []
+    tracking = [f"TaskPlugin={','.join(tasks)}"] if tasks else []
     if cgroups:
-        holding += ["ProctrackType=proctrack/cgroup", "JobAcctGatherType=jobacct_gather/cgroup"]
-        holding += ["JobAcctGatherParams=OverMemoryKill"]  # the image's NoShared is jobacct_gather/linux's
+        tracking += ["ProctrackType=proctrack/cgroup", "JobAcctGatherType=jobacct_gather/cgroup"]
+        tracking += ["JobAcctGatherParams=OverMemoryKill"]  # the image's NoShared is jobacct_gather/linux's
     if not spec:
-        return holding
+        return tracking
     own = {line.partition("=")[0].lower() for line in spec.slurm_conf}
-    ours = [*holding, *accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
+    ours = [*tracking, *accounting(spec), *preemption(spec), *hooks(spec), *power(spec), *partitions(spec)]
     return [line for line in ours if line.partition("=")[0].lower() not in own] + list(spec.slurm_conf)
 
 
@@ -59,13 +59,13 @@ def partitions(spec: ClusterSpec) -> Iterator[str]:
     default = next((each for each in spec.partitions if each.default), spec.partitions[0])
     by_partition = any(each.preempt_mode for each in spec.partitions)
     for each in spec.partitions:
-        yield " ".join(words(each, each is default, by_partition))
+        yield " ".join(options(each, each is default, by_partition))
 
 
 LONGEST, USUAL = "7-00:00:00", "1:00:00"  # time limits, as in the image's slurm.conf
 
 
-def words(partition: Partition, is_default: bool, preempt: bool) -> Iterator[str]:
+def options(partition: Partition, is_default: bool, preempt: bool) -> Iterator[str]:
     yield f"PartitionName={partition.name} Nodes={','.join(partition.nodes)} State=UP"
     yield f"MaxTime={partition.max_time or LONGEST}"
     if is_default:
