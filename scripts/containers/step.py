@@ -8,7 +8,11 @@ from imagestore.errors import Refused
 from imagestore.inside import inside
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
-HARMLESS_FLAGS = ("rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "")
+# Of a mount. bubblewrap makes mount points, and mounts nosuid, nodev and private as it is; it knows no noexec.
+WITHOUT_EFFECT = {
+    *("", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable"),
+    *("nosuid", "nodev", "noexec", "x-create=dir", "x-create=file", "x-create=auto"),
+}
 
 
 def start(asked):
@@ -97,15 +101,22 @@ def root(folder, kept):
 
 
 def mounts(asked, there=str):
-    """SRC:DST[:FLAGS],... as bubblewrap's words; SRC alone is seen under its own path. there: DST without links."""
+    """SRC:DST[:FLAG+...],... as bubblewrap's words; SRC alone is seen under its own path. there: DST without links."""
     words = []
     for each in filter(None, asked.split(",")):
         source, _, rest = each.partition(":")
         target, _, flags = (rest or source).partition(":")
-        unknown = [flag for flag in flags.split("+") if flag != "ro" and flag not in HARMLESS_FLAGS]
-        if unknown or not source or not target.startswith("/"):
-            raise Refused(f"--container-mounts={each}: write SRC:DST or SRC:DST:ro, with DST from / on")
-        words += ["--ro-bind" if "ro" in flags.split("+") else "--bind", source, there(target)]
+        if not source or source == "umount":
+            raise Refused(f"--container-mounts={each}: write SRC:DST, SRC:DST:ro or tmpfs:DST")
+        if not target.startswith("/"):
+            raise Refused(f"--container-mounts={each}: {target!r} is no absolute path in the container")
+        given = set(flags.split("+"))
+        if unknown := given - WITHOUT_EFFECT - {"ro"}:
+            raise Refused(f"--container-mounts={each}: the flag {min(unknown)!r} is not supported; ro is")
+        if source == "tmpfs":
+            words += ["--tmpfs", there(target), *(["--remount-ro", there(target)] if "ro" in given else [])]
+        else:
+            words += ["--ro-bind" if "ro" in given else "--bind", source, there(target)]
     return words
 
 

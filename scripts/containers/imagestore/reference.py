@@ -73,6 +73,11 @@ def parse(text, service=None):
         return registry_image(text[len("docker://") :], text, service)
     if "://" in text:
         raise Refused(f"{text}: use docker://, docker-archive:FILE, oci:FOLDER or a file of the type .sqsh")
+    if text.endswith(".sif"):
+        raise Refused(
+            f"{text}: images of Apptainer are not supported; convert it where Apptainer is: apptainer build --sandbox "
+            f"FOLDER {text}, then mksquashfs FOLDER FILE.sqsh"
+        )
     if text.startswith(("/", ".", "~")) or text.endswith((".sqsh", ".squashfs")):
         return Squash(text)
     return registry_image(text, text, service)

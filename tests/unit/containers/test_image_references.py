@@ -76,3 +76,10 @@ def test_what_names_no_image_is_refused_in_one_line(text):
     with pytest.raises(Refused) as refused:
         parse(text, SERVICE)
     assert str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["image.sif", "/shared/image.sif"])
+def test_an_image_of_apptainer_is_refused_with_the_way_to_convert_it(text):
+    with pytest.raises(Refused, match=f"^{text}: images of Apptainer") as refused:
+        parse(text, SERVICE)
+    assert f"apptainer build --sandbox FOLDER {text}" in str(refused.value)

@@ -91,6 +91,10 @@ def test_a_place_that_takes_no_file_is_said_before_the_work_is_done(started, tmp
         ("/a", ["--bind", "/a", "/a"]),
         ("/a:/b:ro", ["--ro-bind", "/a", "/b"]),
         ("/a:/b:ro+rprivate,./c:/d:rw", ["--ro-bind", "/a", "/b", "--bind", "./c", "/d"]),
+        ("/a:/b:nosuid+nodev+noexec+x-create=dir", ["--bind", "/a", "/b"]),
+        ("tmpfs:/x", ["--tmpfs", "/x"]),
+        ("tmpfs:/x:ro+nosuid", ["--tmpfs", "/x", "--remount-ro", "/x"]),
+        ("./tmpfs:/x", ["--bind", "./tmpfs", "/x"]),
         ("", []),
     ],
 )
@@ -98,10 +102,22 @@ def test_mounts(asked, words):
     assert step.mounts(asked) == words
 
 
-@pytest.mark.parametrize("asked", ["/a:b", ":/b", "a", "/a:/b:exec", "/a:/b:ro:rw"])
-def test_what_is_no_mount_is_refused(asked):
-    with pytest.raises(Refused, match="container-mounts"):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("/a:b", "'b' is no absolute path"),
+        ("tmpfs", "'tmpfs' is no absolute path"),
+        ("/c,/a:../b:ro", "/a:../b:ro: '../b' is no absolute path"),
+        (":/b", "write SRC:DST"),
+        ("umount:/b", "write SRC:DST"),
+        ("/a:/b:exec", "flag 'exec'"),
+        ("/a:/b:ro:rw", "flag 'ro:rw'"),
+    ],
+)
+def test_what_is_no_mount_is_refused(asked, said):
+    with pytest.raises(Refused, match="container-mounts") as refused:
         step.mounts(asked)
+    assert said in str(refused.value)
 
 
 def test_the_image_has_precedence_but_for_the_names_that_are_kept():
