@@ -7,7 +7,7 @@ from slurmbed.engine.client import Engine
 from slurmbed.engine.compose import container_name
 from slurmbed.engine.overlay import REST, SERVICES
 from slurmbed.engine.snapshot import REST_PORT_INSIDE, Container
-from slurmbed.errors import NotReady, WaitTimeout
+from slurmbed.errors import CommandError, NotReady, WaitTimeout
 from slurmbed.process import last_lines
 from slurmbed.project import COMMAND
 from slurmbed.slurm.node_states import NODE_STATES
@@ -51,7 +51,10 @@ def wait_ready(
     wanted = {container_name(name, each) for each in services}
     with engine.watched(name, died):
         check_containers([each for each in map(Container.read, engine.containers()) if each.name in wanted])
-        running = engine.start(container_name(name, "login"), argv, timeout=seconds + 60)
+        try:
+            running = engine.start(container_name(name, "login"), argv, timeout=seconds + 60)
+        except CommandError as error:  # it has ended since, and may be about to start again
+            raise NotReady("ended while the cluster started: login", "", str(error)) from None
         told = list(stages(running.lines(), reached))
         if ended:
             raise NotReady(f"ended while the cluster started: {', '.join(dict.fromkeys(ended))}")

@@ -3,12 +3,13 @@
 import importlib.machinery
 import importlib.util
 import json
+from contextlib import nullcontext
 
 import pytest
 
-from slurmbed.cluster.readiness import check_containers, stages
+from slurmbed.cluster.readiness import check_containers, stages, wait_ready
 from slurmbed.engine.snapshot import Container
-from slurmbed.errors import NotReady
+from slurmbed.errors import CommandError, NotReady
 from slurmbed.project import ROOT
 from slurmbed.slurm.node_states import NODE_STATES
 
@@ -118,3 +119,21 @@ def test_a_container_that_has_ended_is_said_at_once(state):
     ended = Container("c-db-1", "c", "db", state, "Exited (1) 2 seconds ago", "sha256:1", {}, {})
     with pytest.raises(NotReady, match=r"db: Exited \(1\)"):
         check_containers([ended])
+
+
+class WhereLoginEnds:
+    """An engine that finds the login node about to start again."""
+
+    def watched(self, project, died):
+        return nullcontext()
+
+    def containers(self):
+        return []
+
+    def start(self, container, argv, *, timeout):
+        raise CommandError(f"docker exec {container}: Container 942e is restarting")
+
+
+def test_a_login_node_that_ends_before_it_is_asked_is_no_error_of_a_command():
+    with pytest.raises(NotReady, match="ended while the cluster started: login"):
+        wait_ready(WhereLoginEnds(), "c", "alice", 2)
