@@ -28,6 +28,7 @@ def srun(port_of_call, ship):
     return srun
 
 
+@pytest.mark.newest
 def test_a_step_on_two_nodes_runs_in_the_image_that_was_pushed(srun):
     ran = srun('echo "$(cat /harbour/sign) $(hostname) $SLURM_PROCID"; ls /etc/debian_version', "--nodes=2")
     assert sorted(ran.stdout.splitlines()) == ["all aboard node-1 0", "all aboard node-2 1"]
@@ -135,6 +136,7 @@ WRONG = {
 }
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_is_said_in_one_line_and_the_node_stays(port_of_call, ship, mistake):
     words, named = WRONG[mistake]

@@ -29,7 +29,7 @@ BY_DEFAULT = {
 }
 # A program for ranks that are counted, and exchange nothing.
 ANNOUNCE = "from ranks import environment\nenvironment.announce(environment.read().record(''))\n"
-COUNTED = [("srun", 2, 8), ("submitit", 2, 2)]
+COUNTED = [("srun", 2, 8), ("srun", 4, 2), ("torchrun", 2, 8), ("submitit", 2, 2)]
 
 
 def case(*values: object, default: bool):
