@@ -35,18 +35,8 @@ SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--du
 # The tests that say most of a version of Slurm: jobs, accounting, faults, GPUs, containers, each launcher.
 CORE = (
     *("test_arrays", "test_around_jobs", "test_campus", "test_commands", "test_containers", "test_elastic_nodes"),
-    *(
-        "test_gpu",
-        "test_job_containers",
-        "test_jobs",
-        "test_launchers",
-        "test_life",
-        "test_measured",
-        "test_mpi",
-        "test_odd",
-        "test_own_cpus",
-    ),
-    *("test_rest", "test_survive"),
+    *("test_gpu", "test_job_containers", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi"),
+    *("test_odd", "test_own_cpus", "test_rest", "test_survive"),
 )
 # Other files that have cases of the matrix.
 OTHERS = ("mnist", "survive", "training_in_containers")
