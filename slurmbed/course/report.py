@@ -34,6 +34,7 @@ def report_page(result: RunResult, command: str) -> str:
         summary=result.summary,
         transports=result.transports,
         megabytes=result.megabytes,
+        gpu_megabytes=result.gpu_megabytes,
         placed=result.placed,
         command=command,
         loss_png=png(figures.loss_figure(result.metrics, result.summary["text"]["name"])),

@@ -10,6 +10,7 @@ from slurmbed.course import files
 from slurmbed.errors import SlurmbedError
 from slurmbed.slurm.placement import Placed
 
+# Those of workspace/parallel/__init__.py, which the host does not run: jobs can write there.
 STRATEGY_NAMES = {
     "none": "one process",
     "ddp": "data parallel",
@@ -62,13 +63,22 @@ class RunResult:
     @property
     def megabytes(self) -> str:
         """What a rank holds of parameters, gradients and optimizer state, in MB: the smallest and the largest."""
-        held = [each["held"] / 1e6 for each in self.summary["memory"]]
-        return " to ".join(dict.fromkeys(f"{size:.1f}" for size in (min(held), max(held))))
+        return spanned([each["held"] for each in self.summary["memory"]])
+
+    @property
+    def gpu_megabytes(self) -> str:
+        """The most that a rank had on its GPU at a time, in MB, as ``megabytes``; empty without GPUs."""
+        return spanned([each["peak"] for each in self.summary["memory"] if each["peak"] is not None])
 
     @property
     def nodes(self) -> int:
         """How many nodes it ran on."""
         return len({item.slurm_node for item in self.placed})
+
+
+def spanned(sizes: list[int]) -> str:
+    """Bytes in MB, the smallest and the largest, like "5.1" or "1.0 to 3.5"; empty if there are none."""
+    return " to ".join(dict.fromkeys(f"{size / 1e6:.1f}" for size in (min(sizes), max(sizes)))) if sizes else ""
 
 
 class Run:

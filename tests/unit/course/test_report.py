@@ -74,7 +74,7 @@ def test_the_report_of_a_run():
     page = Page(report_page(result, "make train PARALLEL=tp STEPS=20"))
     assert page.texts["title"] == page.texts["h1"] == ["Job 7: tensor parallel over 2 ranks"]
     (lead, *_) = page.texts["p"]
-    assert f"{result.summary['val_loss']:.3f} after 40 steps" in lead
+    assert f"{result.summary['val_loss']:.3f} after 40 steps of recipe fast;" in lead
     assert "tinyshakespeare (100,000 characters, 61 symbols,\nfrom tinyshakespeare.txt); 829,568 parameters" in lead
     assert "a rank holds 5.1 MB of parameters, gradients and optimizer state" in lead
     assert "29% of the time in communication, by gloo;" in lead
@@ -94,6 +94,13 @@ def test_the_report_of_a_run():
         "Repeat this run",
     ]
     assert page.pictures == ["loss curve", "timeline", "shard map"]
+
+
+def test_the_report_of_a_run_on_gpus_says_how_much_memory_it_took_there():
+    memory = [{"held": 5_000_000, "peak": 70_000_000}, {"held": 5_000_000, "peak": 91_230_000}]
+    said = "optimizer state; with activations, at most 70.0 to 91.2 MB on its GPU."
+    assert said in report_page(recorded("tp", memory=memory), "make train")
+    assert "on its GPU" not in report_page(recorded("tp"), "make train")
 
 
 def test_a_run_without_a_timeline_has_a_report_all_the_same():
@@ -117,7 +124,7 @@ def test_markup_in_a_name_or_a_sample_is_shown_and_not_obeyed():
 def test_the_report_of_a_comparison():
     page = Page(comparison(recorded("none", val_loss=2.5), recorded("tp", val_loss=2.75)))
     assert page.texts["h1"] == ["2 strategies compared"]
-    assert "40 steps of 16 sequences" in page.texts["p"][0]
+    assert "recipe fast: 40 steps of 16 sequences" in page.texts["p"][0]
     assert "one machine of 2 CPUs" in page.texts["p"][0]
     assert page.texts["pre"] == ["make compare STRATEGIES=none,tp"]
     assert page.pictures == ["loss curves", "timeline", "shard map", "shard map"]

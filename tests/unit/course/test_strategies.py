@@ -1,8 +1,12 @@
 """Strategies are the job scripts of a workspace; a run can be repeated by the command that its report shows."""
 
+import ast
+import re
+
 import pytest
 
 from slurmbed.course import train
+from slurmbed.course.runs import STRATEGY_NAMES
 from slurmbed.errors import UsageError
 from slurmbed.project import WORKSPACE
 
@@ -33,8 +37,10 @@ def test_an_unknown_strategy_is_refused_with_those_that_there_are(workspace):
         train.require_strategies(workspace, "STRATEGIES", "none,,tp")
 
 
-def test_every_strategy_of_the_project_has_a_job_script_that_names_it():
+def test_every_strategy_of_the_project_has_a_name_and_a_job_script():
     known = train.strategies(WORKSPACE)
+    table = re.search(r"^STRATEGIES = (\{.*?^\})", (WORKSPACE / "parallel/__init__.py").read_text(), re.M | re.S)[1]
+    assert list(ast.literal_eval(table)) == list(STRATEGY_NAMES) == list(known)
     assert {"none": 1, "ddp": 2, "tp": 2, "hybrid": 4}.items() <= known.items()
 
 
