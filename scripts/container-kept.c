@@ -64,7 +64,7 @@ static int join(int file)
 		free(first);
 		free(second);
 		if (user_namespace >= 0 && mount_namespace >= 0 && !fstat(mount_namespace, &about) && about.st_ino == number) {
-			report = text;
+			free(text);
 			return 1;
 		}
 		close(user_namespace);

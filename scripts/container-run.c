@@ -182,30 +182,43 @@ int hold(int pid, const char *what)
 	return file;
 }
 
-/* Leaves of the report's environment what the image and its entrypoint say, and nothing that has its value from the job:
- * tasks have other values, like SLURM_PROCID, which Slurm sets later, and so has a step that joins. */
-static void drop_what_the_job_says(void)
+/* Keeps of the report's environment what the image, its entrypoint and the TaskProlog say: NAME=VALUE, or NAME if they have
+ * unset the job's. What has its value from the job is left out: tasks have other values, like SLURM_PROCID, which Slurm
+ * sets later, and so has a step that joins. */
+static void keep_what_changed(void)
 {
-	char *entry = report + strlen(report) + 1, *end = entry, **own;
-	size_t size;
+	char *first = report + strlen(report) + 1, *entry, **own, *text;
+	size_t size, length;
+	FILE *file = open_memstream(&text, &size);
 
-	for (; *entry; entry += size) {
-		size = strlen(entry) + 1;
+	if (!file)
+		abort();
+	fprintf(file, "%s%c", report, 0);
+	for (entry = first; *entry; entry += strlen(entry) + 1) {
 		for (own = user.environment; *own && strcmp(*own, entry); own++)
 			;
-		if (!*own && strchr(entry, '=')) {
-			memmove(end, entry, size);
-			end += size;
-		}
+		if (!*own && strchr(entry, '='))
+			fprintf(file, "%s%c", entry, 0);
 	}
-	*end = 0;
+	for (own = user.environment; *own; own++) {
+		length = strcspn(*own, "=");
+		for (entry = first; *entry && strncmp(*own, entry, length + 1); entry += strlen(entry) + 1)
+			;
+		if (!*entry && length)
+			fprintf(file, "%.*s%c", (int) length, *own, 0);
+	}
+	fputc(0, file);
+	if (fclose(file))
+		abort();
+	report = text;
 }
 
-/* Runs container-start. For a container what it reports begins with the number of its first process. */
+/* Runs container-start. For a container what it reports begins with the number of its first process, whose namespaces are
+ * taken hold of, unless a running one was joined. */
 int run(int is_container, const char *word, const char *text)
 {
 	int complaints = memfd_create("complaints", MFD_CLOEXEC), taken[2], held[2], status = 0, option, count = 0, child;
-	char *words[OPTIONS + 4] = { START };
+	char *words[OPTIONS + 5] = { START };
 	pid_t pid;
 
 	words[++count] = print("%s=%s", word, text);
@@ -214,6 +227,8 @@ int run(int is_container, const char *word, const char *text)
 			words[++count] = print("%s=%s", words_of[option], asked[option]);
 	if (kept)
 		words[++count] = print("kept=%s", kept);
+	if (is_container && user_namespace >= 0)
+		words[++count] = print("joined=");
 	if (complaints < 0 || pipe2(taken, O_CLOEXEC) || pipe2(held, O_CLOEXEC))
 		return fail("no pipe: %s", strerror(errno));
 	pid = start(words, user.environment, complaints, taken[1], held[0]);
@@ -223,10 +238,12 @@ int run(int is_container, const char *word, const char *text)
 	close(taken[1]);
 	close(held[0]);
 	if (is_container && (report = read_report(taken[0], pid, child))) {
-		user_namespace = hold(atoi(report), "ns/user");
-		mount_namespace = hold(atoi(report), "ns/mnt");
+		if (user_namespace < 0) {
+			user_namespace = hold(atoi(report), "ns/user");
+			mount_namespace = hold(atoi(report), "ns/mnt");
+		}
 		report += strlen(report) + 1;
-		drop_what_the_job_says();
+		keep_what_changed();
 	}
 	close(taken[0]);
 	close(held[1]);

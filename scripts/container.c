@@ -125,7 +125,7 @@ int slurm_spank_user_init(spank_t spank, int, char **)
 	if (asked[NAME] || asked[SAVE]) {
 		kept = folder_of_kept();
 		lock = lock_or_join();
-		if (lock < 0)
+		if (*failure)
 			return 0;
 	}
 	if (!run(1, "prolog", slurm_conf.task_prolog ? slurm_conf.task_prolog : "") && (user_namespace < 0 || mount_namespace < 0))
@@ -140,10 +140,12 @@ static void set_environment(spank_t spank)
 	char *entry = report + strlen(report) + 1;
 
 	for (; *entry; entry += strlen(entry) + 1) {
-		char *value = strchr(entry, '='), *name = value ? strndup(entry, value - entry) : NULL;
+		char *value = strchr(entry, '='), *name = strndup(entry, strcspn(entry, "="));
 
-		if (name)
+		if (value)
 			spank_setenv(spank, name, value + 1, 1);
+		else
+			spank_unsetenv(spank, name);
 		free(name);
 	}
 }

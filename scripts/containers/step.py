@@ -8,6 +8,7 @@ from imagestore.errors import Refused
 from imagestore.inside import inside
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
+SINCE_THE_START = ("mounts", "mount-home", "remap-root", "entrypoint", "readonly")
 # Of a mount. bubblewrap makes mount points, and mounts nosuid, nodev and private as it is; it knows no noexec.
 WITHOUT_EFFECT = {
     *("", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable"),
@@ -21,7 +22,7 @@ def start(asked):
         expect_place(asked["save"])
     folder = image(asked)
     told = start_config(folder)
-    job = with_prolog(os.environ, asked["prolog"])
+    job = job_with(of_prolog(os.environ, asked["prolog"]))
     is_root = "remap-root" in asked
     entry = pwd.getpwuid(os.getuid())
     home = "/root" if is_root else entry.pw_dir
@@ -48,9 +49,40 @@ def start(asked):
     words += ["--chdir", workdir, "--"]
     if "entrypoint" in asked:
         words += told["Entrypoint"]
+    if "kept" in asked:
+        with open(f"{asked['kept']}/asked", "w") as file:
+            file.write("\0".join(since_the_start(asked)))
     holder = inherited(os.open(HOLDER, os.O_RDONLY))
     environment = merged(job, told["Env"], asked.get("env", ""))
     os.execvpe("/usr/bin/bwrap", [*words, f"/proc/self/fd/{holder}"], {**environment, "HOME": home})
+
+
+def join(asked):
+    """Reports what a step finds in a container that runs, as the holder would."""
+    with open(3, "wb") as report:
+        report.write(b"".join(os.fsencode(each) + b"\0" for each in ("0", *joined(asked), "")))
+
+
+def joined(asked):
+    """The working directory that the step asks for, and its variables: those of its own job, and of the image what the
+    container's first step found."""
+    if "save" in asked:
+        expect_place(asked["save"])
+    with open(f"{asked['kept']}/asked") as file:
+        there = file.read().split("\0")
+    for option in since_the_start(asked):
+        if option not in there:
+            raise Refused(f"--container-{option.rstrip('=')}: the container runs already, and was started without it")
+    with open(f"{asked['kept']}/running", "rb") as file:
+        folder, *told = os.fsdecode(file.read().split(b"\0\0")[0]).split("\0")
+    own = of_prolog(os.environ, asked["prolog"])
+    of_image = [each for each in told if "=" in each and each.partition("=")[0] not in own]
+    environment = merged(job_with(own), of_image, asked.get("env", ""))
+    return [asked.get("workdir") or folder, *(f"{name}={value}" for name, value in environment.items())]
+
+
+def since_the_start(asked):
+    return [f"{name}={asked[name]}" for name in SINCE_THE_START if name in asked]
 
 
 def expect_place(file):
@@ -127,10 +159,10 @@ def merged(job, of_image, kept_names):
     return {**job, **{name: value for name, value in given.items() if name not in kept or name not in job}}
 
 
-def with_prolog(job, program):
-    """The job's environment after Slurm's TaskProlog, which prints `export NAME=VALUE` and `unset NAME`. It runs once,
-    on the node, for all tasks."""
-    changed = dict(job)
+def of_prolog(job, program):
+    """The variables that Slurm's TaskProlog sets, or unsets: None. It prints `export NAME=VALUE` and `unset NAME`, and
+    runs once, on the node, for all tasks."""
+    changed = {}
     if not program:
         return changed
     reads, writes = os.pipe()
@@ -143,10 +175,14 @@ def with_prolog(job, program):
             if verb == "export" and name:
                 changed[name] = value
             elif verb == "unset":
-                changed.pop(rest.strip(), None)
+                changed[rest.strip()] = None
     if status := os.waitpid(child, 0)[1]:
         raise Refused(f"TaskProlog {program} ended with status {os.waitstatus_to_exitcode(status)}")
     return changed
+
+
+def job_with(changed):
+    return {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
 
 
 def known_user(layers, entry):

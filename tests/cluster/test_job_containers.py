@@ -48,6 +48,17 @@ def test_where_a_step_starts_and_with_which_variables(srun):
     assert entered.split() == ["/tmp", "bricks", "red", "yes"]
 
 
+def test_what_the_task_prolog_unsets_is_unset(port_of_call, srun):
+    prolog = "/etc/slurm/task_prolog.d/90-test"
+    make = f"printf '%s\\n' '#!/bin/sh' 'echo unset BOAT' >{prolog}; chmod 755 {prolog}"
+    engine.execute(port_of_call, "node-1", ["sh", "-c", make]).check()
+    try:
+        shown = srun('echo "[$BOAT]"', "--export=ALL,BOAT=red", "--nodelist=node-1")
+    finally:
+        engine.execute(port_of_call, "node-1", ["rm", prolog])
+    assert shown.check().stdout == "[]\n"
+
+
 @pytest.mark.parametrize(("end", "status"), [("exit 42", 42), ("kill -SEGV $$", 139), ("kill -TERM $$", 143)])
 def test_how_a_program_ends_is_how_the_step_ends(srun, end, status):
     assert srun(end).returncode == status
@@ -97,17 +108,21 @@ def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, sr
         f"$one --container-image={ship} sh -c 'readlink /proc/self/ns/mnt; "
         "until cat /tmp/there 2>/dev/null; do sleep 0.2; done' &\n"
         "first=$!\nfor try in $(seq 300); do grep -q mnt: runs/$SLURM_JOB_ID.log && break; sleep 0.2; done\n"
-        "$one sh -c 'readlink /proc/self/ns/mnt; echo met step $SLURM_STEP_ID >/tmp/there; "
+        "CARGO=sand $one --container-env=CARGO --container-workdir=/tmp sh -c 'readlink /proc/self/ns/mnt; "
+        "echo met step $SLURM_STEP_ID with $CARGO in $(pwd) >/tmp/there; "
         "until test -e /tmp/last; do sleep 0.2; done' &\n"
-        "wait $first\n$one:exec sh -c 'readlink /proc/self/ns/mnt; touch /tmp/last'\nwait\n"
+        "wait $first\n$one --container-readonly true\n"
+        "$one:exec sh -c 'readlink /proc/self/ns/mnt; touch /tmp/last'\nwait\n"
     )
     port_of_call.workspace().joinpath("join.sh").write_text(script)
     job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodes=1", "join.sh")
     log = (port_of_call.workspace() / "runs" / f"{job_id}.log").read_text
     port_of_call.slurm.wait_completed(job_id, 120, log=log)
     lines = [line for line in log().splitlines() if not line.startswith(("slurmstepd", "srun"))]
-    assert lines.count("met step 1") == 1, "what Slurm says to a step is its own, in another's container too"
-    assert [line.partition("[")[0] for line in lines if line != "met step 1"] == ["mnt:"] * 3
+    met = "met step 1 with sand in /tmp"
+    assert lines.count(met) == 1, "what a step asks for and Slurm says to it is its own, in another's container too"
+    assert [line.partition("[")[0] for line in lines if line != met] == ["mnt:"] * 3
+    assert "--container-readonly: the container runs already, and was started without it" in log()
     assert len(set(lines)) == 2, "a step was elsewhere, although one that joined outlived the first"
 
 

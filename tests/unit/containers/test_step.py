@@ -72,6 +72,28 @@ def test_a_kept_container_is_its_first_image_whatever_is_asked_for_later(started
     assert after(words, "--overlay-src") == f"{other}/layer"
 
 
+def test_a_step_that_joins_has_its_own_jobs_variables(started, tmp_path, monkeypatch):
+    prolog = tmp_path / "prolog"
+    prolog.write_text("#!/bin/sh\necho export SLURM_TMPDIR=/of/7\necho unset SECRET\n")
+    prolog.chmod(0o755)
+    kept = tmp_path / "kept"
+    started(kept=str(kept), mounts="/a:/b")
+    (kept / "running").write_bytes(b"/harbour\0CARGO=bricks\0SLURM_TMPDIR=/of/6\0SECRET\0\0 12 5 6 99\n")
+    monkeypatch.setenv("SLURM_TMPDIR", "/of/7")
+    monkeypatch.setenv("SECRET", "x")
+    asked = {"prolog": str(prolog), "kept": str(kept)}
+    folder, *variables = step.joined({**asked, "mounts": "/a:/b"})
+    assert folder == "/harbour"
+    assert {"CARGO=bricks", "SLURM_TMPDIR=/of/7", "SLURM_JOB_ID=7"} <= set(variables)
+    assert not any(each.startswith("SECRET") for each in variables)
+    monkeypatch.setenv("CARGO", "sand")
+    assert "CARGO=sand" in step.joined({**asked, "env": "CARGO"})
+    assert step.joined({**asked, "workdir": "/tmp"})[0] == "/tmp"
+    for option in ({"mounts": "/a:/c"}, {"readonly": ""}):
+        with pytest.raises(Refused, match=f"--container-{next(iter(option))}.*: the container runs already"):
+            step.joined({**asked, **option})
+
+
 def test_a_name_that_nobody_has_is_said(tmp_path):
     with pytest.raises(Refused, match="no container kept is kept on"):
         step.image({"name": "kept", "kept": str(tmp_path)})
@@ -131,10 +153,10 @@ def test_the_task_prolog_adds_and_takes_away_variables(tmp_path):
     program.write_text("#!/bin/sh\necho export A=1=2\necho unset B\necho print hello\nexit ${STATUS:-0}\n")
     program.chmod(0o755)
     job = {"PATH": os.environ["PATH"], "B": "here"}
-    assert step.with_prolog(job, str(program)) == {"PATH": os.environ["PATH"], "A": "1=2"}
-    assert step.with_prolog(job, "") == job
+    assert step.of_prolog(job, str(program)) == {"A": "1=2", "B": None}
+    assert step.of_prolog(job, "") == {}
     with pytest.raises(Refused, match="status 3"):
-        step.with_prolog({**job, "STATUS": "3"}, str(program))
+        step.of_prolog({**job, "STATUS": "3"}, str(program))
 
 
 def test_the_user_has_a_name_in_the_container(tmp_path):
