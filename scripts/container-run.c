@@ -15,11 +15,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-int user_namespace = -1, mount_namespace = -1;
+int user_namespace = -1, mount_namespace = -1, entrypoint_log = -1;
 char *report, failure[1024];
 
 static const char *const words_of[OPTIONS] = {
-	"image", "mounts", "workdir", "name", "save", "env", "mount-home", "remap-root", "entrypoint", "readonly"
+	"image",      "name",	    "mounts",	  "workdir",	    "save",    "env",
+	"mount-home", "remap-root", "entrypoint", "entrypoint-log", "readonly"
 };
 
 int fail(const char *format, ...)
@@ -254,7 +255,10 @@ int run(int is_container, const char *word, const char *text)
 	close(child);
 	if (status || (is_container && !report))
 		failed(complaints, status);
-	close(complaints);
+	if (is_container)
+		entrypoint_log = complaints;
+	else
+		close(complaints);
 	while (count)
 		free(words[count--]);
 	return *failure ? -1 : 0;

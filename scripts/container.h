@@ -14,7 +14,7 @@
 #define SQUEUE "/usr/bin/squeue"
 #define LONGEST (8 << 20) /* bytes of a report: more than the kernel takes for a program's environment */
 
-enum { IMAGE, MOUNTS, WORKDIR, NAME, SAVE, ENV, MOUNT_HOME, REMAP_ROOT, ENTRYPOINT, READONLY, OPTIONS };
+enum { IMAGE, NAME, MOUNTS, WORKDIR, SAVE, ENV, MOUNT_HOME, REMAP_ROOT, ENTRYPOINT, ENTRYPOINT_LOG, READONLY, OPTIONS };
 
 /* container.c: what the user asks for, and who it is. */
 extern char *asked[OPTIONS]; /* "" stands for a switch that is on */
@@ -27,7 +27,7 @@ extern struct user {
 } user;
 
 /* container-run.c: what slurmstepd knows of the container. */
-extern int user_namespace, mount_namespace;
+extern int user_namespace, mount_namespace, entrypoint_log;
 extern char *report;       /* working directory and environment of its first process, each ended by a NUL */
 extern char failure[1024]; /* what the user is told instead */
 

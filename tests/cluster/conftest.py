@@ -121,6 +121,17 @@ def ship(port_of_call) -> str:
     return name
 
 
+@pytest.fixture
+def srun(port_of_call, ship):
+    """Run a step in the image ship as alice; what came of it."""
+
+    def srun(script: str, *words: str, image: str = ship, user: str = "alice"):
+        of_image = [f"--container-image={image}"] if image else []
+        return port_of_call.as_user(user)(["srun", "--quiet", *of_image, *words, "sh", "-c", script])
+
+    return srun
+
+
 @pytest.fixture(scope="module")
 def torch(port_of_call):
     """The name in Docker of an image with torch."""

@@ -17,17 +17,6 @@ from slurmbed.wait import Pending, wait_until
 REFUSED_CALLS = ("bpf", "io_uring_setup", "keyctl", "perf_event_open", "userfaultfd")
 
 
-@pytest.fixture
-def srun(port_of_call, ship):
-    """Run a step in the image as alice; what came of it."""
-
-    def srun(script: str, *words: str, image: str = ship, user: str = "alice"):
-        of_image = [f"--container-image={image}"] if image else []
-        return port_of_call.as_user(user)(["srun", "--quiet", *of_image, *words, "sh", "-c", script])
-
-    return srun
-
-
 @pytest.mark.newest
 def test_a_step_on_two_nodes_runs_in_the_image_that_was_pushed(srun):
     ran = srun('echo "$(cat /harbour/sign) $(hostname) $SLURM_PROCID"; ls /etc/debian_version', "--nodes=2")
@@ -46,17 +35,6 @@ def test_where_a_step_starts_and_with_which_variables(srun):
     assert srun(shown, *words, "--container-env=CARGO").check().stdout.split() == ["/harbour", "sand", "red"]
     entered = srun(shown, *words, "--container-workdir=/tmp", "--container-entrypoint").check().stdout
     assert entered.split() == ["/tmp", "bricks", "red", "yes"]
-
-
-def test_what_the_task_prolog_unsets_is_unset(port_of_call, srun):
-    prolog = "/etc/slurm/task_prolog.d/90-test"
-    make = f"printf '%s\\n' '#!/bin/sh' 'echo unset BOAT' >{prolog}; chmod 755 {prolog}"
-    engine.execute(port_of_call, "node-1", ["sh", "-c", make]).check()
-    try:
-        shown = srun('echo "[$BOAT]"', "--export=ALL,BOAT=red", "--nodelist=node-1")
-    finally:
-        engine.execute(port_of_call, "node-1", ["rm", prolog])
-    assert shown.check().stdout == "[]\n"
 
 
 @pytest.mark.parametrize(("end", "status"), [("exit 42", 42), ("kill -SEGV $$", 139), ("kill -TERM $$", 143)])
@@ -170,20 +148,6 @@ def srun_plainly(cluster) -> list[str]:
     return sorted(cluster.slurm.runner(["srun", "--nodes=2", "hostname"]).check().stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--container-workdir=/tmp"], "need --container-image"),
-        (["--container-name=../../bob", "--container-image=ship"], "--container-name"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_a_job_is_there(port_of_call, words, told):
-    ran = port_of_call.slurm.runner(["srun", *words, "hostname"])
-    assert ran.returncode == 1
-    assert told in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
-
-
 def test_nothing_is_left_of_a_step_that_was_killed(port_of_call, ship):
     """By kill -9 of its slurmstepd, which can tidy nothing up."""
     before = mounts_of_node(port_of_call)
@@ -207,17 +171,6 @@ def test_a_pull_that_hangs_ends_with_its_job(port_of_call):
     where = ("--nodelist=node-1", "--export=ALL,SQUEUE_USERS=bob")  # of the user's own squeue
     job_id = port_of_call.slurm.submit(*where, "--output=/dev/null", "--wrap", f'python3 -c "{script}"')
     wait_until(lambda: find(port_of_call, ".* image=localhost:7777/ship"), what="the pull begins", timeout=120)
-    port_of_call.slurm.cancel(job_id)
-    jobs.wait_until_idle(port_of_call, timeout=45)
-
-
-def test_an_entrypoint_that_does_not_end_ends_with_its_job(port_of_call, ship):
-    entry = port_of_call.workspace() / "entry"
-    entry.write_text('#!/bin/sh\n"$@"\nsleep 601\n')
-    entry.chmod(0o755)
-    words = f"--container-image={ship} --container-entrypoint --container-mounts=/workspace/entry:/harbour/entry"
-    job_id = port_of_call.slurm.submit("--nodelist=node-1", "--output=/dev/null", "--wrap", f"srun {words} true")
-    wait_until(lambda: find(port_of_call, "sleep 601"), what="the entrypoint runs", timeout=120)
     port_of_call.slurm.cancel(job_id)
     jobs.wait_until_idle(port_of_call, timeout=45)
 
