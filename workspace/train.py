@@ -73,7 +73,7 @@ def main():
 
 
 class Trainer:
-    """The model and its optimiser on one rank: steps and evaluations. It knows nothing of files and signals."""
+    """The model and its optimizer on one rank: steps and evaluations. It knows nothing of files and signals."""
 
     def __init__(self, config, strategy, model, batches, device):
         self.config, self.strategy, self.batches, self.device = config, strategy, batches, device
@@ -84,7 +84,7 @@ class Trainer:
         self.held = 0  # bytes, in the last step
 
     def step(self, step, journal, counts=True):
-        """One optimiser step, which `counts` for the throughput; returns how many collectives of each kind it took."""
+        """One optimizer step, which `counts` for the throughput; returns how many collectives of each kind it took."""
         start, (waited, calls) = time.perf_counter(), communicated()
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest_lr"] * schedule(step, self.config)
@@ -107,13 +107,13 @@ class Trainer:
 
     def gradients(self, tokens, targets):
         """Make the gradient of the batch's mean loss, by microbatches; returns this rank's part of the loss."""
-        microbatches = self.config.accumulate
+        count, microbatches = targets.numel(), self.config.accumulate
         mine = self.strategy.local_batch(self.model, tokens, targets)
         pairs = zip(*(each.tensor_split(microbatches) for each in mine), strict=True)
         loss = 0.0
-        for number, (some, theirs) in enumerate(pairs, start=1):
+        for number, (tokens, targets) in enumerate(pairs, start=1):
             with self.autocast():
-                loss += self.strategy.backward(self.model, some, theirs, targets.numel(), last=number == microbatches)
+                loss += self.strategy.backward(self.model, tokens, targets, count, last=number == microbatches)
         return loss
 
     @torch.no_grad()
@@ -217,7 +217,7 @@ class Run(Trainer):
             f"recipe {config.recipe}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
             f"context {config.block_size}, seed {config.seed}\n"
             f"{config.parallel}: {len(self.placement)} rank(s) of {torch.get_num_threads()} thread(s) "
-            f"on {self.device.type}, amp {self.amp}, over {communication.chosen(self.device)}",
+            f"on {self.device.type}, amp {self.amp}, over {communication.transport_of(self.device)}",
             flush=True,
         )
         if self.first_step:

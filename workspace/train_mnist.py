@@ -98,8 +98,8 @@ class Run:
 
     def parts(self):
         """What a checkpoint holds the state of."""
-        optimiser = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
-        return {"model": self.network, **optimiser}
+        optimizer = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        return {"model": self.network, **optimizer}
 
     def run(self):
         if self.is_rank_0:
@@ -129,7 +129,7 @@ class Run:
         return tested
 
     def train(self, images, labels):
-        """One optimiser step on this rank's part of a batch; returns the mean loss over it.
+        """One optimizer step on this rank's part of a batch; returns the mean loss over it.
 
         DistributedDataParallel averages the gradients of the ranks, whose parts have one size: it is the gradient of
         the mean over the batch.

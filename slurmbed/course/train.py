@@ -57,7 +57,7 @@ class Asked:
     recipe: str | None = None
     """The program's default if None, here and below."""
     steps: int | None = None
-    """Number of optimiser steps."""
+    """Number of optimizer steps."""
     text: str | None = None
     """A text file of the host; Shakespeare if None."""
     container: str | None = None

@@ -32,7 +32,7 @@ def made_up_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr(communication, "transport", lambda group=None, device_type=None: "nccl")
+    monkeypatch.setattr(communication, "backend", lambda group=None, device_type=None: "nccl")
     monkeypatch.setattr(communication, "marked", lambda *_: nullcontext())
     for name in ("calls", "seconds", "carried"):
         monkeypatch.setattr(communication, name, type(communication.calls)())
@@ -50,7 +50,7 @@ def test_the_time_of_a_collective_on_a_gpu_is_that_of_its_events(made_up_gpu):
 
 def test_with_nccl_a_pipeline_leaves_its_messages_to_the_schedule(made_up_gpu, monkeypatch):
     """Which starts what goes to a rank and what comes from it together: batch_isend_irecv."""
-    monkeypatch.setattr(pp_stage, "transport", lambda group, device_type: {"cuda": "nccl", "cpu": "gloo"}[device_type])
+    monkeypatch.setattr(pp_stage, "backend", lambda group, device_type: {"cuda": "nccl", "cpu": "gloo"}[device_type])
     monkeypatch.setattr(PipelineStage, "__init__", lambda stage, *arguments: setattr(stage, "device", arguments[-1]))
     stage = pp_stage.Stage(None, 0, 2, torch.device("cuda"))
     sent, received = [object()], [object()]
@@ -104,7 +104,7 @@ def test_ranks_of_nccl_compute_and_sum_on_their_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     gpu, cpu = torch.device("cuda", 3), torch.device("cpu")
     assert communication.own_device() == gpu
-    assert [communication.chosen(device) for device in (gpu, cpu)] == ["nccl", "socket"]
+    assert [communication.transport_of(device) for device in (gpu, cpu)] == ["nccl", "socket"]
     monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:gloo")
     assert communication.own_device() == cpu
 

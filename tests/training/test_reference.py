@@ -1,4 +1,4 @@
-"""One process beside what this project did not write: torch's modules, its optimiser, formulas, sums by hand.
+"""One process beside what this project did not write: torch's modules, its optimizer, formulas, sums by hand.
 
 The strategies' tests compare with one process, so what is proved here holds for them.
 """
@@ -109,7 +109,7 @@ def test_steps_are_those_of_torch(recipe, accumulate, clip):
     trainer = start(none, "float64", accumulate=accumulate, **changed)
     losses = Losses()
     model = start(none, "float64", recipe=recipe).model
-    optimiser = reference.Optimiser(model, trainer.config)
+    optimizer = reference.Optimizer(model, trainer.config)
     for step, share in enumerate(WARM_UP_2_OF_5, start=1):
         trainer.step(step, losses)
         tokens, targets = trainer.batches.batch(step)
@@ -117,7 +117,7 @@ def test_steps_are_those_of_torch(recipe, accumulate, clip):
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
         assert (norm > clip) == (clip < 1), "a gradient that is clipped, or one that is far from it"
-        optimiser.step(share)
+        optimizer.step(share)
         assert losses[-1] == pytest.approx(loss.item(), rel=1e-9)
     assert worst(dict(trainer.model.named_parameters()), dict(model.named_parameters())) < 1e-8
 

@@ -34,7 +34,7 @@ class Config:
         "off", "tp-dtensor: on: norms and the residual stream are sharded along the sequence", ("off", "on")
     )
     accumulate: int = knob(
-        1, "gradient accumulation: microbatches that a rank computes one after another before an optimiser step"
+        1, "gradient accumulation: microbatches that a rank computes one after another before an optimizer step"
     )
     microbatches: int = knob(4, "pp: microbatches that are in the pipeline at the same time")
     bucket_mb: float = knob(1.0, "ddp, hybrid: MB of gradients in one all-reduce")
@@ -59,8 +59,8 @@ class Config:
     # The text.
     text: str = knob("", "a text file to train on (default: the text that gpt/data.py prepared)")
 
-    # The optimiser: warm-up, then down to nothing.
-    steps: int = knob(None, "optimiser steps")
+    # The optimizer: warm-up, then down to nothing.
+    steps: int = knob(None, "optimizer steps")
     batch_size: int = knob(None, "sequences of block-size characters in a step, over all ranks")
     optimizer: str = knob(
         None, "adamw; muon: for the matrices of the blocks of --recipe fast, AdamW for the rest", ("adamw", "muon")

@@ -3,7 +3,7 @@
 Three choices make the cuts simple. The rows of `qkv` are ordered head by head, [H, 3, D], so that an equal cut keeps
 whole heads; the number of heads is read off the activations, so that a layer with half the rows has half the heads;
 and the head of the vocabulary is a matrix of its own: tied to the embedding it would be one parameter with two names,
-to be minded by every optimiser, checkpoint and cut, to save 1 % of the parameters. Initial weights are torch's own: a
+to be minded by every optimizer, checkpoint and cut, to save 1 % of the parameters. Initial weights are torch's own: a
 model as small as this one learns sooner from them than from GPT-2's small ones.
 
 Source: Radford et al. 2019, GPT-2; https://github.com/karpathy/nanoGPT, model.py.

@@ -71,6 +71,7 @@ def gathered(tensor, like, dimension, width):
     (placement,), ranks = like.placements, like.device_mesh.size()
     if placement.dim == dimension and like.shape[dimension] % (ranks * width) == 0:
         return tensor
+    # `like` is this step's gradient, which nobody needs any more: it has the layout that full_tensor gathers from.
     like.to_local().copy_(tensor)
     return like.full_tensor()
 

@@ -15,7 +15,7 @@ class Config:
         "", "folder with MNIST's four files, or others in its format (default: what mnist/data.py prepared)"
     )
 
-    # The optimiser: AdamW; the learning rate rises, and falls to nothing at the end (torch's OneCycleLR).
+    # The optimizer: AdamW; the learning rate rises, and falls to nothing at the end (torch's OneCycleLR).
     epochs: int = knob(2, "times that every training image is seen")
     batch_size: int = knob(128, "images in a step, over all ranks; a multiple of the world size")
     lr: float = knob(6e-3, "highest learning rate")

@@ -20,7 +20,7 @@ class DigitsJournal(Journal):
         self.total = dict.fromkeys(("images", "seconds"), 0)  # of all ranks
 
     def stepped(self, loss, images, seconds):
-        """Count an optimiser step: the mean loss of this rank's images, how many, how long."""
+        """Count an optimizer step: the mean loss of this rank's images, how many, how long."""
         for name, amount in (("loss", loss * images), ("images", images), ("seconds", seconds)):
             self.recent[name] += amount
 

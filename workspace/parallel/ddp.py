@@ -54,7 +54,7 @@ def local_batch(model, tokens, targets):
 
 
 def mean_loss(model, tokens, targets, count):
-    """This rank's part of the cross-entropy, a scalar, averaged over the `count` tokens of the whole batch.
+    """This rank's part of the mean cross-entropy, a scalar: its tokens' sum over `count`, the tokens of all ranks.
 
     Dividing by the whole batch, not by the share, makes unequal shares count as they should.
     """

@@ -1,5 +1,5 @@
 """Data parallelism with sharded parameters: every rank works on its share of the batch, and keeps only its rows of
-every parameter, gradient and optimiser state. A block's parameters are whole while it runs: gathered, then freed.
+every parameter, gradient and optimizer state. A block's parameters are whole while it runs: gathered, then freed.
 
 The functions of none.py, in its order. Legend: B batch, T time, V symbols, L layers, R ranks.
 Source: Zhao et al. 2023, PyTorch FSDP, https://arxiv.org/abs/2304.11277; this is its second version, fully_shard.
@@ -58,7 +58,7 @@ def local_batch(model, tokens, targets):
 
 
 def mean_loss(model, tokens, targets, count):
-    """This rank's part of the cross-entropy, a scalar, averaged over the `count` tokens of the whole batch.
+    """This rank's part of the mean cross-entropy, a scalar: its tokens' sum over `count`, the tokens of all ranks.
 
     A rank whose share is empty runs the model all the same: the others need its rows.
     """

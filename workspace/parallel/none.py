@@ -34,9 +34,9 @@ def local_batch(model, tokens, targets):
 
 
 def mean_loss(model, tokens, targets, count):
-    """This rank's part of the cross-entropy, a scalar, averaged over the `count` tokens of the whole batch.
+    """This rank's part of the mean cross-entropy, a scalar: its tokens' sum over `count`, the tokens of all ranks.
 
-    Tokens and targets [B, T] are the local batch, or a microbatch of it.
+    Tokens and targets [B, T] are the local batch, or a microbatch of it. `whole_loss` adds up the parts.
     """
     logits = model(tokens)  # [B, T, V]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / count

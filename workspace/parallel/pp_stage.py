@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional as F
 
-from ranks.communication import Sends, count, moment, receive, took, transport
+from ranks.communication import Sends, backend, count, moment, receive, took
 
 
 class Stage(PipelineStage):
@@ -30,7 +30,7 @@ class Stage(PipelineStage):
         super().__init__(*arguments)
         self.count, self.sends = 1, Sends()
         # Whether the schedule sends and receives; of what it is doing, the kind and when it began.
-        self.batched, self.handed = transport(None, self.device.type) == "nccl", None
+        self.batched, self.handed = backend(None, self.device.type) == "nccl", None
         self.spans = {}  # (forward or backward, microbatch) -> [start, end] in the last batch, by time.perf_counter
 
     @contextmanager

@@ -157,7 +157,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # from bf16, where --amp says so
         greatest = all_reduce(logits.amax(-1), "forward", dist.ReduceOp.MAX, group)
         shifted = logits - greatest.unsqueeze(-1)
-        local, elsewhere = to_local(targets, first, logits.shape[-1])
+        local, elsewhere = own_rows(targets, first, logits.shape[-1])
         at_target = shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0)  # [N]
         at_target = all_reduce(at_target, "forward", group=group)
         exponentials = shifted.exp()
@@ -172,7 +172,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
         return softmax.scatter_add(-1, local.unsqueeze(-1), -here) * dlosses.unsqueeze(-1), None, None, None
 
 
-def to_local(tokens, first, count):
+def own_rows(tokens, first, count):
     """Tokens as rows of the slice that starts at `first`, and where they are on another rank (there the row is 0)."""
     elsewhere = (tokens < first) | (tokens >= first + count)
     return (tokens - first).masked_fill(elsewhere, 0), elsewhere
@@ -180,14 +180,15 @@ def to_local(tokens, first, count):
 
 def look_up(rows, weight, first):
     """Of rows [N] of an embedding, of which those from `first` are here, the vectors [N, C]; 0 where they are not."""
-    local, elsewhere = to_local(rows, first, len(weight))
+    local, elsewhere = own_rows(rows, first, len(weight))
     return F.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0)
 
 
 def cut(whole, dimension, group):
     """This rank's slice of a tensor, as a parameter, and its place: (dimension, start, stop, size).
 
-    All slices have one shape: zeros fill up what the ranks do not divide, and have no place.
+    All slices have one shape: zeros fill up what the ranks do not divide, and have no place. Of a meta tensor, which
+    has a shape and no values, the slice is one too: sharding.fill gives it memory and its values later.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     size = whole.shape[dimension]

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 # kind -> collectives since the start: forward, backward, gradient_norm, loss. They are all-reduces where the kind names
 # no other, as "forward all_gather" does.
+# A backend is torch's: gloo, nccl or mpi. A transport is a backend, or "socket": sockets.py.
 calls = Counter()
 seconds = Counter()  # kind -> time in them
 carried = Counter()  # transport -> collectives that it carried
@@ -28,22 +29,22 @@ WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @contextmanager
 def counted(kind, group=None, device_type=None, socket=False):
     """Count a collective of what is on a device; by default on that which the ranks compute on."""
-    carrier = "socket" if socket else transport(group, device_type)
-    start = moment(carrier)
+    transport = "socket" if socket else backend(group, device_type)
+    start = moment(transport)
     with marked("collective", kind, group):
         yield
-    count(kind, carrier)
-    took(kind, start, moment(carrier))
+    count(kind, transport)
+    took(kind, start, moment(transport))
 
 
-def count(kind, carrier):
+def count(kind, transport):
     calls[kind] += 1
-    carried[carrier] += 1
+    carried[transport] += 1
 
 
-def moment(carrier):
+def moment(transport):
     """Now, in seconds; with NCCL an event, which notes when the GPU comes to it."""
-    if carrier != "nccl":
+    if transport != "nccl":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
     event.record()
@@ -67,7 +68,7 @@ def settle():
     pending.clear()
 
 
-def transport(group=None, device_type=None):
+def backend(group=None, device_type=None):
     """The backend of torch that carries what is on a device; by default on that which the ranks compute on."""
     config = dist.get_backend_config(group)  # like "cpu:gloo,cuda:nccl"
     backends = dict(each.split(":") for each in config.split(",") if ":" in each)
@@ -78,12 +79,12 @@ def transport(group=None, device_type=None):
 
 def own_device():
     """What this rank computes on: with NCCL the GPU that it has made current."""
-    return torch.device("cuda", torch.cuda.current_device()) if transport() == "nccl" else torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if backend() == "nccl" else torch.device("cpu")
 
 
-def chosen(device):
+def transport_of(device):
     """The transport of sums of what is on the device, as far as they are this module's."""
-    return "socket" if by_socket(device) else transport(None, device.type)
+    return "socket" if by_socket(device) else backend(None, device.type)
 
 
 def marked(what, kind, group=None):
@@ -212,7 +213,7 @@ class Buckets:
     """
 
     def __init__(self, wrapped):
-        self.group, self.ready, self.carrier = wrapped.process_group, None, ""
+        self.group, self.ready, self.transport = wrapped.process_group, None, ""
         wrapped.register_comm_hook(None, self.reduce)
 
     def reduce(self, _, bucket):
@@ -221,9 +222,9 @@ class Buckets:
             future = torch.futures.Future()
             future.set_result(all_reduce(gradient, "backward", group=self.group, rounded=True))
             return future
-        self.carrier = transport(self.group, gradient.device.type)
-        self.ready = moment(self.carrier)
-        count("backward", self.carrier)
+        self.transport = backend(self.group, gradient.device.type)
+        self.ready = moment(self.transport)
+        count("backward", self.transport)
         sent = gradient.to(WIRES[settings.wire]) if gradient.dtype == torch.float32 else gradient
         with marked("begun", "backward", self.group):
             reduced = dist.all_reduce(sent, group=self.group, async_op=True).get_future()
@@ -232,7 +233,7 @@ class Buckets:
     def waited(self):
         """Count the time since the last bucket was ready, of those that overlap: call it when backward has ended."""
         if self.ready is not None:
-            took("backward", self.ready, moment(self.carrier))
+            took("backward", self.ready, moment(self.transport))
 
 
 def phase():

@@ -1,7 +1,7 @@
 """Checkpoints that any strategy and any number of ranks can continue.
 
     checkpoints/step-000250.json         what it is, and the checksum of each file: written last, so it is all there
-    checkpoints/step-000250-rank-0.pt    parameters and the optimiser's state, whole (full) or a part (sharded)
+    checkpoints/step-000250-rank-0.pt    parameters and the optimizer's state, whole (full) or a part (sharded)
 
 A parameter is saved under its name in the whole model, with the place of the part that a file holds: loading puts the
 parts of its own together, wherever they are in the files, which are mapped into memory and not read whole. Of copies,
@@ -80,7 +80,7 @@ def save(folder, config, text, step, losses, shards, optimizer):
 
 
 def parts_of(rank, shards, optimizer):
-    """What this rank saves, {key: {name: (place, tensor)}}: its parts of parameters and of the optimiser's state."""
+    """What this rank saves, {key: {name: (place, tensor)}}: its parts of parameters and of the optimizer's state."""
     state = {"parameter": {name: shard.parameter for name, shard in shards.items()}}
     for name, shard in shards.items():
         for key, tensor in optimizer.state[shard.parameter].items():
@@ -167,7 +167,7 @@ def whole_parameters(path):
 
 
 def keys(parts):
-    """What is kept of a parameter: itself, and what the optimiser keeps."""
+    """What is kept of a parameter: itself, and what the optimizer keeps."""
     return {key for part in parts for key in part}
 
 
@@ -242,7 +242,7 @@ def changed(checkpoint, config):
 
 
 def restore(checkpoint, shards, optimizer):
-    """Put this rank's part of a checkpoint into the model and the optimiser, and let go of the checkpoint's tensors."""
+    """Put this rank's part of a checkpoint into the model and the optimizer, and let go of the checkpoint's tensors."""
     parts = checkpoint.pop("parts")
     for name, shard in shards.items():
         of_parameter = {"step": torch.tensor(float(checkpoint["step"]))}

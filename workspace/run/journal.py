@@ -33,7 +33,7 @@ class Journal:
         temporary.replace(self.metrics)
 
     def stepped(self, loss, tokens, train_s, communication_s):
-        """Count an optimiser step; a step of 0 seconds has only its loss count."""
+        """Count an optimizer step; a step of 0 seconds has only its loss count."""
         self.losses.append(loss)
         for name, amount in (("tokens", tokens), ("train_s", train_s), ("communication_s", communication_s)):
             self.recent[name] += amount

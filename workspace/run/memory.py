@@ -1,4 +1,4 @@
-"""What a rank needs room for as long as it trains: its parameters, their gradients and the optimiser's state, in bytes.
+"""What a rank needs room for as long as it trains: its parameters, their gradients and the optimizer's state, in bytes.
 
 Activations come and go and are not counted; on a GPU `peak` has them too, and all else that torch allocated there.
 """
@@ -19,7 +19,7 @@ def gradients(shards):
 
 
 def kept(shards, optimizer):
-    """Bytes of the parameters and of the optimiser's state on this rank."""
+    """Bytes of the parameters and of the optimizer's state on this rank."""
     parameters = [shard.parameter for shard in shards.values()]
     states = [value for parameter in parameters for value in optimizer.state.get(parameter, {}).values()]
     return size(parameters) + size(value for value in states if torch.is_tensor(value))

@@ -1,6 +1,6 @@
 """What the ranks of the tests need, imported once, by the process that they are forked from.
 
-torch imports its compiler when an optimiser is made, and more when a strategy wraps a model: seconds of CPU time, which
+torch imports its compiler when an optimizer is made, and more when a strategy wraps a model: seconds of CPU time, which
 every rank would pay.
 """
 

@@ -1,4 +1,4 @@
-"""The models and the optimisers once more, by torch's own modules and by formulas: the code under test beside them."""
+"""The models and the optimizers once more, by torch's own modules and by formulas: the code under test beside them."""
 
 import math
 
@@ -92,7 +92,7 @@ def plain(weights, tokens, heads):
     return x @ weights["head.weight"].T
 
 
-class Optimiser:
+class Optimizer:
     """torch's AdamW, and Muon by singular values for the matrices of the blocks; the gradient is clipped by torch."""
 
     def __init__(self, model, config):

@@ -27,8 +27,8 @@ of_torch_2_6 = pytest.mark.skipif(not torch.__version__.startswith("2.6"), reaso
 
 def small(dtype, **changed):
     sizes = {"layers": LAYERS, "heads": 4, "channels": 32, "block_size": 16, "batch_size": 5, "eval_batch_size": 3}
-    optimiser = {"recipe": "plain", "steps": STEPS, "warmup": 2, "lr": 1e-3, "muon_lr": 1e-3, "clip": CLIP}
-    return Config(**{**sizes, **optimiser, "dtype": dtype, **changed})
+    optimizer = {"recipe": "plain", "steps": STEPS, "warmup": 2, "lr": 1e-3, "muon_lr": 1e-3, "clip": CLIP}
+    return Config(**{**sizes, **optimizer, "dtype": dtype, **changed})
 
 
 def measure(strategy, dtype, **changed):
