@@ -3,9 +3,10 @@
 import os
 import pwd
 
+from imagestore import gpus
 from imagestore.enter import HOLDER, inherited
 from imagestore.errors import Refused
-from imagestore.inside import inside
+from imagestore.inside import inside, is_there
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
 SINCE_THE_START = ("mounts", "mount-home", "remap-root", "entrypoint", "readonly")
@@ -38,6 +39,8 @@ def start(asked):
         words += ["--uid", "0", "--gid", "0"]
     words += root(folder, asked.get("kept"))
     words += of_node(job, there)
+    of_gpus, of_driver = gpus.of_node(there(gpus.FOLDER), lambda path: is_there(layers, path))
+    words += of_gpus
     words += ["--bind", entry.pw_dir, there(home)] if "mount-home" in asked else ["--dir", there(home)]
     if not is_root:
         words += known_user(layers, entry)
@@ -53,7 +56,7 @@ def start(asked):
         with open(f"{asked['kept']}/asked", "w") as file:
             file.write("\0".join(since_the_start(asked)))
     holder = inherited(os.open(HOLDER, os.O_RDONLY))
-    environment = merged(job, told["Env"], asked.get("env", ""))
+    environment = gpus.added(merged(job, told["Env"], asked.get("env", "")), of_driver)
     os.execvpe("/usr/bin/bwrap", [*words, f"/proc/self/fd/{holder}"], {**environment, "HOME": home})
 
 

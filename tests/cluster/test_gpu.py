@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from harness import clusters, engine, internals, jobs
+from harness import clusters, engine, internals, job_images, jobs
 from harness.names import NAME
 from slurmbed import Cluster
 from slurmbed.course import data
@@ -52,6 +52,27 @@ def test_a_node_more_has_as_many_emulated_gpus(pod):
         assert jobs.srun_by_rank(pod, SEEN, "--nodelist=node-5", "--gpus-per-node=1") == ["node-5 1 0"]
     finally:
         clusters.make_cluster(pod.name, nodes=4).scale()
+
+
+def test_a_container_has_the_gpus_of_its_step(image, slurm_start, tmp_path):
+    if reason := internals.no_containers_in_jobs(image):
+        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
+    shape = {
+        "nodes": 1,
+        "gpus": "emulated:h100:2",
+        "containers": True,
+        "workspace": clusters.copy_of_workspace(tmp_path),
+    }
+    with slurm_start("gpu-containers", **shape, **SMALL) as cluster:
+        name = f"{cluster.name}-python"
+        job_images.make(cluster, name, job_images.PYTHON)
+        of_image = f"--container-image={job_images.save(cluster, name, 'python.tar')}"
+        engine.docker("rmi", name)
+        shown = "ls /dev/*gpu*; echo $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES; nvidia-smi -L"
+        plain = jobs.srun_by_rank(cluster, shown, "--gpus-per-node=1")
+        assert plain[:3] == ["/dev/emulated-gpu0", "/dev/emulated-gpu1", "1 0"]
+        assert plain[3].startswith("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-")
+        assert jobs.srun_by_rank(cluster, shown, "--gpus-per-node=1", of_image) == plain
 
 
 def test_gpus_of_the_host_are_counted_from_0_in_each_node(slurm_start, monkeypatch):

@@ -32,6 +32,12 @@ OF_SHIP = (
     "WORKDIR /harbour",
     'ENTRYPOINT ["/harbour/entry"]',
 )
+# Debian's python3.
+PYTHON = r"""
+python=$(readlink -f /usr/bin/python3)
+printf '%s\n' "$python" /usr/bin/{ls,python3} >>names
+find -L "/usr/lib/${python##*/}" \( -name 'config-*' -o -name test \) -prune -o -type f -print >>names
+"""
 # Debian's python3, torch and Open MPI, without what programs of the workspace never import.
 TORCH = r"""
 python=$(readlink -f /usr/bin/python3) packages=/usr/lib/python3/dist-packages
@@ -52,7 +58,7 @@ def make(cluster, name: str, of_image: str, changes: Sequence[str] = ()) -> None
     """Make an image of that name; Docker has it then.
 
     Args:
-        of_image: SHIP or TORCH.
+        of_image: SHIP, PYTHON or TORCH.
         changes: as `docker import --change`.
     """
     files = engine.exec_argv(cluster, "login", ["bash", "-c", COLLECT.replace("OF_IMAGE", of_image)])

@@ -4,10 +4,10 @@ import os
 import pwd
 import re
 
-from imagestore import squash
+from imagestore import gpus, squash
 from imagestore.enter import inherited
 from imagestore.errors import Refused
-from imagestore.inside import inside, make_point, read_text
+from imagestore.inside import inside, is_there, make_point, read_text
 from imagestore.store import FILES_OF_NODE
 
 ALWAYS = ("TERM", "COLORTERM", "LS_COLORS")
@@ -40,6 +40,10 @@ def command_line(root, layers, options, command):
     else:
         mounts.append(("tmpfs", home, "tmpfs"))
     mounts += [mount(text) for text in options.mount]
+    of_gpus, variables = gpus.of_node(inside(layers or root, gpus.FOLDER), lambda path: is_there(layers or root, path))
+    if of_gpus and not layers:
+        make_point(root, gpus.FOLDER, folder=True)
+    words += of_gpus
     if options.rc:
         mounts.append((os.path.realpath(options.rc), "/etc/rc", "ro-bind"))
     for source, target, kind in mounts:
@@ -48,7 +52,7 @@ def command_line(root, layers, options, command):
         words += data(root if layers is None else None, name, known(root, name, line))
     if layers and not writable:
         words += ["--remount-ro", "/"]
-    environment = environment_of(root, options, home, user)
+    environment = gpus.added(environment_of(root, options, home, user), variables)
     return [*words, "--chdir", "/"], program(root, options, command), environment
 
 

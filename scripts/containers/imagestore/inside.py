@@ -1,6 +1,7 @@
 """Paths as a container sees them, in the folder of its root."""
 
 import os
+import stat
 
 from imagestore.errors import Refused
 from imagestore.merged import visible
@@ -47,6 +48,18 @@ def link_in(layers, parts):
         except OSError:
             return None
     return None
+
+
+def is_there(root, path):
+    """Whether the container has something under this path. root: as above."""
+    layers = [root] if isinstance(root, str) else root
+    path = inside(layers, path)
+    for layer in reversed(layers):
+        try:
+            return not stat.S_ISCHR(os.lstat(layer + path).st_mode)  # the mark of something removed
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return False
 
 
 def make_point(root, path, folder):

@@ -29,18 +29,22 @@ class Box:
 
 @pytest.fixture
 def start(command, tmp_path, user_mounts, overlay):
-    """Start the container of an image, with these options of container.c; a Box, or the line that is said instead."""
+    """Start the container of an image, with these options of container.c; a Box, or the line that is said instead.
+    node: lines of shell that are run before, as root of a namespace."""
     running = []
 
-    def start(image, **asked):
+    def start(image, node="", **asked):
         image.docker_archive(tmp_path / "image.tar")
         given = {"prolog": "", "image": f"docker-archive:{tmp_path}/image.tar", **asked}
         taken, report = os.pipe()
         held, hold = os.pipe()
         begin = f'exec 3>&{report} 4<&{held} {report}>&- {held}<&-; exec "$@"'
-        words = [f"{name}={text}" for name, text in given.items()]
+        words = [sys.executable, "-BIS", "-Xutf8", PROGRAMS / "container-start"]
+        words += [f"{name}={text}" for name, text in given.items()]
+        if node:
+            words = ["unshare", "-Urm", "sh", "-c", f'{node}\nexec "$@"', "sh", *words]
         process = subprocess.Popen(
-            ["bash", "-c", begin, "bash", sys.executable, "-BIS", "-Xutf8", PROGRAMS / "container-start", *words],
+            ["bash", "-c", begin, "bash", *words],
             env={**command[1], "SLURM_JOB_ID": "7", "OF": "job"},
             pass_fds=(report, held),
             stderr=subprocess.PIPE,
@@ -125,3 +129,25 @@ def test_as_many_layers_as_an_image_may_have(start):
     assert isinstance(box, Box), box
     assert (box.root / "last").read_text() == str(count - 1)
     assert os.listdir(box.root / "d") == [str(count - 1)]
+
+
+def test_the_drivers_files_of_the_node_are_in_a_folder_of_their_own(start, tmp_path):
+    """As NVIDIA's container runtime mounts them into a node, one by one."""
+    files = {name: tmp_path / name for name in ("lib/libcuda.so.1.0", "lib/libnvidia-ml.so.1.0", "bin/nvidia-smi")}
+    for name, path in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "lib/libcuda.so.1").symlink_to("libcuda.so.1.0")
+    node = "".join(f"mount --bind {path} {path}\n" for path in files.values())
+    config = {"Env": ["PATH=/bin", "LD_LIBRARY_PATH=/opt/lib"]}
+    box = start(Image(archive(("usr/local/lib/", None)), config=config), node=node)
+    assert isinstance(box, Box), box
+    folder = box.root / "usr/local/nvidia"
+    assert sorted(os.listdir(folder / "lib64")) == ["libcuda.so.1", "libcuda.so.1.0", "libnvidia-ml.so.1.0"]
+    assert (folder / "lib64/libcuda.so.1").read_text() == "lib/libcuda.so.1.0"
+    assert (folder / "bin/nvidia-smi").read_text() == "bin/nvidia-smi"
+    assert box.environment["PATH"] == "/bin:/usr/local/nvidia/bin"
+    assert box.environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64:/opt/lib"
+    plain = start(Image(archive(("usr/local/lib/", None)), config=config))
+    assert plain.environment["LD_LIBRARY_PATH"] == "/opt/lib"
+    assert os.listdir(plain.root / "usr/local") == ["lib"]
