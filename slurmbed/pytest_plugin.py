@@ -7,7 +7,7 @@
         job.wait()
         assert_separate_nodes(job)
 
-A project replaces any fixture by one of its own with the same name. `pytest --fixtures -p slurmbed.pytest_plugin` shows
+A project replaces a fixture by defining one with the same name. `pytest --fixtures -p slurmbed.pytest_plugin` shows
 them.
 """
 
@@ -92,7 +92,7 @@ def slurm_settings(request: pytest.FixtureRequest, pytestconfig: pytest.Config, 
 def slurm_cluster(pytestconfig: pytest.Config, slurm_settings: "Settings") -> Iterator["Cluster"]:
     """The cluster, ready; removed at the end of the session.
 
-    It stays with --slurm-keep, and where --slurm-name names one that was there before.
+    It is kept with --slurm-keep, and if it existed before under the name of --slurm-name.
     """
     with running(pytestconfig, slurm_settings) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""`slurmbed doctor`: what this machine has for a cluster, one line a check."""
+"""`slurmbed doctor`: checks of this machine, one line each."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def containers() -> str:
     found = Engine()
     made = sorted(name for name in sizes(found) if name.startswith("slurmbed-node:"))
     if not made:
-        return "containers in jobs: not tried, as no image is built yet"
+        return "containers in jobs: not tried, because no image is built yet"
     if reason := refusal(made[0], Host.of(found.info).apparmor):  # a cluster needs none
         return f"containers in jobs: CONTAINERS=1 does not work here: {reason}; {remedy()}"
     return "containers in jobs: CONTAINERS=1 works here"
@@ -70,11 +70,11 @@ def notes(info: EngineInfo, environment: Mapping[str, str], workspace: Path) -> 
             yield notice
     if "selinux" in info.security:
         yield (
-            "SELinux: the workspace and the folders of a configuration file's mounts are labelled for containers; "
-            "choose none that other services use, and none with a colon in its name"
+            "SELinux: the workspace and the mounts of a configuration file get the label of containers (`:z`); "
+            "choose folders that no other service uses, without a colon in their names"
         )
     if "Docker Desktop" in info.system:
-        yield "Docker Desktop: CPUs, memory and disk are those of its virtual machine; its settings change them"
+        yield "Docker Desktop: CPUs, memory and disk are those of its virtual machine; change them in its settings"
         yield "Docker Desktop shares the folders that its settings name; keep the workspace in one of them"
     if info.architecture not in ("x86_64", "amd64"):
         yield f"{info.architecture}: images are built for it; with TORCH=pypi torch may come without CUDA"

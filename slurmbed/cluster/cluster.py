@@ -60,11 +60,11 @@ class Cluster:
     # ---- its life ----
 
     def up(self) -> list[Node]:
-        """Make or start the cluster, build images that are not there, and wait until it is ready.
+        """Create or start the cluster, build missing images, and wait until it is ready.
 
         Raises:
             UsageError: bad input; nothing was changed.
-            SlurmbedError: anything else; what was started is removed again unless it was there or RETAIN is set.
+            SlurmbedError: anything else; a new cluster is removed again, unless RETAIN is set.
         """
         with self.timeline.step("connect to the engine"):
             self.ensure_engine()
@@ -79,7 +79,7 @@ class Cluster:
             return self.bring_up(plan)
 
     def scale(self) -> list[Node]:
-        """Grow or shrink the running cluster on the images it runs on; jobs of removed nodes are requeued."""
+        """Add or remove nodes, with the images that the cluster runs on; jobs on removed nodes are requeued."""
         self.require_engine()
         with self.lock("scale"):
             self.require_running()
@@ -115,7 +115,7 @@ class Cluster:
             raise
 
     def down(self) -> None:
-        """Stop the containers; jobs are queued again; accounting, home directories and keys stay."""
+        """Stop the containers. Jobs are requeued; accounting, home directories and keys are kept."""
         self.require_engine()
         with self.lock("down"):
             self.require()
@@ -135,7 +135,7 @@ class Cluster:
         """Remove the cluster and all images of slurmbed, also the base image if it was bootstrapped here.
 
         Raises:
-            UsageError: another container is on the images; nothing was removed.
+            UsageError: another container uses the images; nothing was removed.
         """
         self.require_engine()
         with self.lock("purge"), self.lock("purge", IMAGES_PROJECT):
@@ -143,7 +143,7 @@ class Cluster:
             for other in self.snapshot.others_on_images:
                 project = other.project
                 hint = f"{COMMAND} clean NAME={project}" if project else f"docker rm --force {other.name}"
-                raise UsageError(f"another container is on the images: {other.name}", hint)
+                raise UsageError(f"another container uses the images: {other.name}", hint)
             remove(self.compose, self.look)
             self.engine.remove_images([each["Id"] for each in self.engine.images(OURS)])
 
@@ -224,29 +224,29 @@ class Cluster:
         return list(export(self.engine, self.compose, self.snapshot, folder))
 
     def require(self) -> None:
-        """UsageError unless there is such a cluster."""
+        """UsageError unless the cluster exists."""
         self.require_engine()
         self.require_no_strangers()
         if not self.snapshot.containers:
             raise self.not_there()
 
     def not_there(self) -> UsageError:
-        """The error where there is no such cluster, with those that there are."""
+        """The error if the cluster does not exist; it names those that do."""
         names = ", ".join(each.name for each in clusters(self.snapshot))
         hint = f"there are: {names}" if names else f"make one: {COMMAND} up"
         return UsageError(f"no such cluster: {self.name}", hint)
 
     def require_no_strangers(self) -> None:
-        """UsageError if a Compose project of this name is there that slurmbed did not make."""
+        """UsageError if a Compose project that slurmbed did not make has this name."""
         if strangers := self.snapshot.strangers:
             raise UsageError(
                 f"the name {self.name} is in use by resources that slurmbed did not create: {', '.join(strangers)}",
-                "choose another one with NAME=..; what an old version of slurmbed left is removed by: "
+                "choose another name with NAME=..; to remove what an old version of slurmbed left: "
                 f"docker compose -p {self.name} down --volumes",
             )
 
     def require_own(self) -> None:
-        """UsageError if the cluster is not slurmbed's, or was made from another clone and nobody said ADOPT."""
+        """UsageError if slurmbed did not make the cluster, or another clone made it and ADOPT is not set."""
         self.require_no_strangers()
         made_from = self.snapshot.made_from
         if made_from not in (None, ROOT) and not self.settings.adopt:
@@ -268,7 +268,7 @@ class Cluster:
             return 0
 
     def ensure(self, nodes: int) -> None:
-        """The cluster with so many working nodes or more: started, or grown, if need be.
+        """Start the cluster, or add nodes, until at least so many work.
 
         Raises:
             SlurmbedError: as ``up``.
@@ -277,14 +277,14 @@ class Cluster:
         self.require_own()
         asked = self.settings.model_dump(exclude_defaults=True, exclude={"name", "nodes", "adopt", "retain"})
         if asked or self.working_nodes() < nodes:
-            # Never fewer than are there: training on two nodes does not shrink a cluster of eight.
+            # Never fewer than exist: training on two nodes does not shrink a cluster of eight.
             self.settings = self.settings.model_copy(update={"nodes": None, "least_nodes": nodes})
             self.up()
 
     # ---- steps ----
 
     def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
-        """While it is held no other command changes the cluster, or the images. What was seen before is forgotten."""
+        """A lock: while it is held no other command changes the cluster or the images. The snapshot is taken again."""
         held = lock(self.engine.info.id, name or self.name, f"{command} NAME={self.name}", self.say)
         self._snapshot = None
         return held
@@ -300,7 +300,7 @@ class Cluster:
             raise SlurmbedError("no usable Docker engine (see above)")
 
     def ensure_engine(self) -> None:
-        """An engine and Compose v2 that answer; what is missing is installed where it can be."""
+        """Have an engine and Compose v2 that answer; install what is missing, if possible."""
         self.compose.install = self.install_engine
         if "engine" not in self.__dict__:
             try:
@@ -320,7 +320,7 @@ class Cluster:
         """What to make, checked against the host.
 
         Args:
-            keep_images: the images that the cluster runs on, although the files that they are built from have changed.
+            keep_images: keep the images that the cluster runs on, although their files have changed.
         """
         self.ensure_engine()
         self.require_own()
@@ -342,7 +342,7 @@ class Cluster:
         return plan
 
     def build(self, choices: Choices, registry: str = "") -> None:
-        """The images that are not there, from a registry if it has them. Nothing is built while they are there."""
+        """Get missing images: from the registry, if it has them, or by a build. Nothing is built if none is missing."""
         if images.missing(choices, self.snapshot):
             before = self.snapshot
             with self.lock("up", IMAGES_PROJECT):
@@ -368,7 +368,7 @@ class Cluster:
         except (SlurmbedError, KeyboardInterrupt) as second:
             self.tell(f"no diagnosis: {second}")
         if existed or self.settings.retain:
-            self.tell(f"the cluster {self.name} is left as it is; remove it with: {COMMAND} clean NAME={self.name}")
+            self.tell(f"the cluster {self.name} is kept; remove it with: {COMMAND} clean NAME={self.name}")
             return
         with uninterrupted(lambda: self.tell("still removing what was started")):
             remove(self.compose, self.look, looks=2)

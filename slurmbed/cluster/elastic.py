@@ -1,6 +1,6 @@
-"""Nodes that come and go: Slurm asks for them in its power saving programs, an agent on the host starts and stops them.
+"""Elastic nodes: Slurm's power saving programs ask for them, and an agent on the host starts and stops them.
 
-The agent is a process of its own, one for each cluster that has such nodes. It reads what
+The agent is a background process, one for each cluster with such nodes. It reads what
 configs/etc/slurm/power/watch prints in slurmctld's container, starts and stops containers while no command changes the
 cluster, and ends when the cluster is stopped or removed.
 https://slurm.schedmd.com/power_save.html
@@ -28,9 +28,9 @@ from slurmbed.slurm.records import Node
 from slurmbed.spec.slices import Slice
 from slurmbed.wait import Pending, wait_until
 
-RESTART = 15  # seconds that slurmctld's container may be away without the cluster being stopped
-HANDOVER = 2 * RESTART  # seconds that an agent waits for the end of the one before it
-SESSION = 3600  # seconds, after which the agent asks anew
+RESTART = 15  # seconds that slurmctld's container may be down before the cluster counts as stopped
+HANDOVER = 2 * RESTART  # seconds that a new agent waits for the end of the old one
+SESSION = 3600  # seconds, after which the agent starts `watch` again
 
 
 AsRoot = Callable[[Sequence[str]], Result]

@@ -1,4 +1,4 @@
-"""Before a cluster stops: jobs are told so, save what they have, and are queued again."""
+"""Before a cluster stops: its jobs get SIGTERM, save what they have, and are requeued."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,15 +9,15 @@ from slurmbed.wait import Pending, wait_until
 
 AsRoot = Callable[[Sequence[str]], Result]
 PATIENCE = 180  # seconds; Slurm ends what is left of a job KillWait seconds after its SIGTERM
-TIMES = 3  # a job that is not queued again when asked so often never will be: srun, salloc, --no-requeue
+TIMES = 3  # requests; a job that still runs after them cannot be requeued: srun, salloc, --no-requeue
 ON_NODES = "configuring,completing,running,signaling,stage_out,stopped,suspended"
 
 
 def say_goodbye(as_root: AsRoot, say: Callable[[str], None]) -> None:
-    """Queue all jobs on nodes again, or end those that cannot be; wait until they have left their nodes.
+    """Requeue all jobs on nodes, and cancel those that cannot be requeued; wait until they have left their nodes.
 
     A job's processes get SIGTERM, and KillWait seconds later SIGKILL. No job starts meanwhile: partitions are down
-    until slurmctld starts again. If it does not answer, that is said, and nothing else is done.
+    until slurmctld starts again. If it does not answer, a message says so, and the jobs are left alone.
     """
     try:
         if not tokens(as_root, "squeue", "--all", "--noheader", "--format=%i"):
@@ -43,7 +43,7 @@ def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
         # A heterogeneous job as a whole: 7 for 7+0 and 7+1.
         running = {job.partition("+")[0] for job, state in jobs.items() if state != "COMPLETING"}
         if again := sorted(job for job in running if asked[job] < TIMES):
-            # Incomplete: a job that has ended since it was listed would run once more.
+            # Incomplete: without it, a job that has ended since it was listed would run once more.
             as_root(["timeout", "30", "scontrol", "requeue", "Incomplete", ",".join(again)])
         if never := sorted(running.difference(again)):
             as_root(["timeout", "30", "scancel", *never])
@@ -56,7 +56,7 @@ def clear_nodes(as_root: AsRoot, say: Callable[[str], None]) -> None:
         wait_until(check, what="jobs leave their nodes", timeout=PATIENCE, interval=0.5)
     except WaitTimeout as late:
         say(f"stopping the cluster although jobs still run: {late}")
-    # Slurm holds jobs that are queued again back for minutes, lest their nodes are still ending them.
+    # Slurm delays requeued jobs for minutes, in case their nodes are still ending them.
     if asked:
         as_root(["timeout", "30", "scontrol", "update", f"JobId={','.join(asked)}", "StartTime=now"])
 

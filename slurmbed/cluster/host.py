@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle."""
+"""The host: cores, memory, disk, GPUs, a free port, the user's uid, CA bundle."""
 
 import os
 import pwd
@@ -28,13 +28,13 @@ class Host:
     Args:
         memory: MiB.
         free_disk: MiB where the engine keeps its data; None if that is unknown.
-        limits_cpus, limits_memory: whether containers can be held to CPUs and memory.
+        limits_cpus, limits_memory: whether containers can have limits of CPUs and memory.
         has_nvidia_runtime: whether Docker knows NVIDIA's runtime.
-        maps_users: whether users in containers are others on the host.
+        maps_users: whether uids in containers are other uids on the host.
         selinux: True if SELinux lets containers use only what has their label.
         apparmor: True if an AppArmor profile confines containers.
         no_cgroups: why Slurm can make no cgroups in containers; empty if it can.
-        cpu_numbers: by which the engine knows its CPUs; empty if containers cannot be given CPUs of their own.
+        cpu_numbers: the engine's numbers of its CPUs; empty if containers cannot have dedicated CPUs.
     """
 
     cpus: int
@@ -100,11 +100,11 @@ class Host:
         """UsageError where containers may not make cgroups."""
         if self.no_cgroups:
             raise UsageError(
-                f"CGROUPS=1: {self.no_cgroups}", "leave CGROUPS out; jobs are held to their memory without it too"
+                f"CGROUPS=1: {self.no_cgroups}", "leave CGROUPS out; without it Slurm limits the memory of jobs too"
             )
 
     def notice(self, workspace: Path) -> str:
-        """What to do where the engine makes jobs another user of this machine, who cannot write; "" elsewhere."""
+        """What to do if the engine runs jobs as another user of this machine, who cannot write; else ""."""
         if not self.maps_users:
             return ""
         folders = [path for name in ("data", "runs") if (path := workspace / name).is_dir()] or [workspace]

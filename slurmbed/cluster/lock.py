@@ -58,9 +58,9 @@ def lock(engine: str, name: str, command: str, say: Callable[[str], None], longe
 
 
 def open_file(path: Path) -> int:
-    """The file open for reading and writing, made for all users if it is not there.
+    """Open the file for reading and writing; create it, for all users, if it does not exist.
 
-    Where it is there it must be opened without O_CREAT: in /tmp Linux refuses that for other users' files
+    An existing file must be opened without O_CREAT: in /tmp Linux refuses that for other users' files
     (fs.protected_regular). Never through a link, which another user may have put there.
     """
     while True:

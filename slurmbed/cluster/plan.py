@@ -1,4 +1,4 @@
-"""What a cluster is to be: what the user asks for, what is there, what the host has. Pure: values in, a plan out."""
+"""The plan of a cluster, from settings, snapshot and host. Pure: values in, a plan out."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ class Plan:
     """A cluster to make, with every choice made.
 
     Args:
-        exists: containers or volumes of it are there.
+        exists: it has containers or volumes already.
         maps_users, selinux, apparmor: as the engine's ``Host``.
     """
 
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What is written on every container: there is no other record of a cluster."""
+        """The labels of every container, which are the only record of a cluster."""
         file = digest(json.dumps(yaml.safe_load(BASE_FILE.read_text())))
         spec = {SPEC_LABEL: self.spec.model_dump_json(exclude_defaults=True, by_alias=True)} if self.spec else {}
         return {CHOICES_LABEL: self.choices.model_dump_json(), FILE_LABEL: file, **spec}
@@ -104,7 +104,7 @@ class Plan:
         }
 
     def is_met_by(self, snapshot: Snapshot) -> bool:
-        """Whether every container of the plan runs as it is to be, and no other."""
+        """Whether exactly the containers of the plan run, as the plan says."""
         made = snapshot.containers
         wanted = {image for kind in images.KINDS if (image := snapshot.images.get(images.image(kind, self.choices)))}
         return (
@@ -160,7 +160,7 @@ def refuse_homes(plan: Plan) -> None:
     """UsageError for a folder of the host in the place of a user's home, which the cluster writes keys into."""
     for folder in plan.choices.shared:
         if folder.parent == Path("/home") and folder.name in plan.uids:
-            reason = f"{folder} is the home of the cluster's user {folder.name}, which stays the cluster's own"
+            reason = f"{folder} is the home of the cluster's user {folder.name} and cannot be replaced"
             raise UsageError(reason, "share a folder in it")
 
 

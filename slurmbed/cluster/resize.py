@@ -22,7 +22,7 @@ def retire_nodes_above(slurm: Slurm, as_root: AsRoot, count: int) -> None:
 
 
 def delete_nodes_above(nodes: Sequence[Node], as_root: AsRoot, count: int, say: Callable[[str], None]) -> bool:
-    """Delete the records of nodes whose containers are gone; whether there were any.
+    """Delete the records of nodes whose containers are gone. Returns True if there were any.
 
     Raises:
         WaitTimeout: slurmctld still refuses after a minute.

@@ -10,17 +10,17 @@ from slurmbed.project import COMMAND
 
 
 def want_containers(cluster: Cluster) -> None:
-    """A cluster that is still to be made is made with containers in jobs. UsageError if it is there without them.
+    """Have a new cluster made with containers in jobs. UsageError if the cluster exists without them.
 
-    To give them to a cluster that is there makes its containers anew under its jobs, so the user has to say so.
+    Adding them recreates its containers under its jobs, so the user has to ask for it.
     """
     if not cluster.snapshot.containers:
         cluster.settings = cluster.settings.model_copy(update={"containers": True})
     elif not cluster.choices().containers:
         again = f"{COMMAND} up NAME={cluster.name} CONTAINERS=1"
         raise UsageError(
-            f"CONTAINER: the cluster {cluster.name} runs no containers in jobs",
-            f"{again} makes its nodes anew, with containers in jobs; jobs that run start again",
+            f"CONTAINER: jobs of the cluster {cluster.name} cannot run in containers",
+            f"{again} recreates its nodes, so that they can; running jobs start again",
         )
 
 

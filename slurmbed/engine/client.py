@@ -29,7 +29,7 @@ class EngineInfo:
         security: what separates containers from the machine: rootless, userns, selinux, apparmor, seccomp.
         system: the name of its operating system, like Docker Desktop.
         proxies: what it pulls images through.
-        assigns_cpus: whether containers can be given CPUs of their own.
+        assigns_cpus: whether containers can have dedicated CPUs.
         version: like 28.2.2.
         cgroups: version of cgroups, 1 or 2.
     """
@@ -239,7 +239,7 @@ class Engine:
     def watched(self, project: str, died: Callable[[str], None]) -> Iterator[None]:
         """While this runs, ``died`` is called with the name of each container of a Compose project that ends.
 
-        It is called on a thread of its own, over a connection of its own.
+        It is called on a separate thread, over a separate connection.
         """
         filters = {"type": "container", "event": "die", "label": f"com.docker.compose.project={project}"}
         with self.explained("docker events"):

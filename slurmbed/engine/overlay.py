@@ -1,4 +1,4 @@
-"""What makes docker-compose.yml a cluster of N nodes, each with its slice of the host. Pure: values in, a dict out."""
+"""The Compose overlay for N nodes, each with its slice of the host. Pure: values in, a dict out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ DAEMONS = (*WITHOUT_CONF, "slurmctld")
 NODES_IN_BASE_FILE = 2
 SECCOMP = ROOT / "scripts" / "containers.seccomp.json"
 """The calls of the kernel that no node of a cluster with containers in jobs has."""
-BINDS = "SYS_NICE"  # of nodes with CPUs of their own: slurmstepd binds users' processes to theirs
+BINDS = "SYS_NICE"  # for nodes with dedicated CPUs: slurmstepd binds users' processes
 
 
 def overlay(
@@ -134,7 +134,7 @@ def with_arguments(overlay: Mapping) -> dict:
 
 
 def let_nodes_make_cgroups(services: dict[str, dict]) -> None:
-    """In a cgroup namespace of their own nothing but their own cgroup is there to write."""
+    """Give nodes a private cgroup namespace, in which they can write only their own cgroup."""
     for name, service in services.items():
         if name.startswith("node-"):
             service.update(cgroup="private", security_opt=["writable-cgroups=true"])
@@ -142,7 +142,7 @@ def let_nodes_make_cgroups(services: dict[str, dict]) -> None:
 
 
 def security_options(apparmor: bool) -> list[str]:
-    """What lets a container make user namespaces and mount in them; ``apparmor`` as of ``overlay``."""
+    """Options that let a container make user namespaces and mount in them; ``apparmor`` as of ``overlay``."""
     return [f"seccomp={SECCOMP}", *(["apparmor=unconfined"] if apparmor else [])]
 
 

@@ -69,7 +69,7 @@ class Container:
 
     @property
     def slice(self) -> Slice | None:
-        """What a node's container was made with; None of others."""
+        """The slice that a node's container was made with; None for other containers."""
         text = self.labels.get(SLICE_LABEL)
         return Slice.model_validate_json(text) if text else None
 
@@ -89,10 +89,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the engine had when it was looked at, seen from the cluster ``name``.
+    """The containers, volumes, networks and images of an engine at one time, seen from the cluster ``name``.
 
     Args:
-        all_containers: those of every project, and of none.
+        all_containers: those of all Compose projects, and of none.
         named: volumes and networks.
         images: ids of slurmbed's images by tag.
     """
@@ -135,17 +135,17 @@ class Snapshot:
 
     @property
     def exists(self) -> bool:
-        """Whether containers or volumes of the cluster are there."""
+        """Whether the cluster has containers or volumes."""
         return bool(self.containers or any(each.project == self.name for each in self.named if each.kind == "volume"))
 
     @property
     def is_running(self) -> bool:
-        """Whether the containers that every cluster has all run."""
+        """Whether all containers that every cluster has are running."""
         return all(name in self.services and self.services[name].is_running for name in SERVICES)
 
     @property
     def leftovers(self) -> list[str]:
-        """Containers, volumes and networks of the cluster that are there."""
+        """The cluster's containers, volumes and networks."""
         return [f"container {each.name}" for each in self.containers] + [
             f"{each.kind} {each.name}" for each in self.named if each.project == self.name
         ]
@@ -165,14 +165,14 @@ class Snapshot:
 
     @property
     def made_from(self) -> Path | None:
-        """The clone that containers and volumes were made from; None if there are none, or they do not say."""
+        """The clone that containers and volumes were made from; None if there are none, or their labels do not tell."""
         everything = [each.labels for each in self.containers]
         everything += [each.labels for each in self.named if each.project == self.name]
         return next((Path(folder) for labels in everything if (folder := labels.get(CLONE_LABEL))), None)
 
     @property
     def choices(self) -> str | None:
-        """What the cluster was made with, as JSON; None if there are no containers that say so."""
+        """The choices that the cluster was made with, as JSON; None if no container has them as a label."""
         return self._label(CHOICES_LABEL)
 
     @property
@@ -186,12 +186,12 @@ class Snapshot:
 
     @property
     def slices(self) -> dict[int, Slice]:
-        """What the nodes' containers were made with, by number."""
+        """The slices of the cluster's nodes, by number."""
         return {number: node_slice for number, each in self.nodes.items() if (node_slice := each.slice)}
 
     @property
     def slices_of_others(self) -> list[Slice]:
-        """What the running nodes of other clusters were made with."""
+        """The slices of the running nodes of other clusters."""
         others = (each for each in self.all_containers if each.is_running and each.project != self.name)
         return [node_slice for each in others if (node_slice := each.slice)]
 

@@ -126,7 +126,7 @@ class BatchJob:
 
 
 def assert_separate_nodes(job: BatchJob) -> Mapping[int, str]:
-    """Assert that the job had two ranks or more, each on a node of its own; rank to node.
+    """Assert that the job had two ranks or more, each on a separate node. Returns rank to node.
 
     Raises:
         AssertionError: they share a node; with where each was, and the last lines of the job's output.

@@ -122,7 +122,7 @@ def block_layout(tasks: Mapping[int, str], ranks: Sequence[RankRecord]) -> dict[
 
 
 def require_separate_nodes(placed: Sequence[Placed]) -> None:
-    """PlacementError unless every rank has a node of its own."""
+    """PlacementError unless every rank has a separate node."""
     shared = {node: count for node, count in Counter(item.slurm_node for item in placed).items() if count > 1}
     if shared:
         raise PlacementError("ranks share a node: " + ", ".join(f"{n} ranks on {node}" for node, n in shared.items()))

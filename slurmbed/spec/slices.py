@@ -1,4 +1,4 @@
-"""What each node offers, and what its container is held to: the host's cores, memory and GPUs shared out. Pure."""
+"""Slices of the host: the cores, memory and GPUs that each node offers, and its container's limits. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,17 @@ class HostResources(Protocol):
         ...
 
     def gpu_names(self) -> Sequence[str]:
-        """Names of the GPUs that are there; empty if there is none."""
+        """Names of the host's GPUs; empty if it has none."""
         ...
 
 
 class Slice(BaseModel):
-    """What a node says it has, and what its container is held to.
+    """The resources that a node offers, and its container's limits.
 
     ``memory`` in MiB; a limit of 0 is none. ``gpu_ids`` are nvidia-smi's numbers of the host's GPUs, empty for emulated
-    ones. ``features`` begin with the name of the node's group. ``topology`` is in Slurm's words. An ``elastic`` node's
-    container runs only while Slurm asks for it. ``own_cpus`` are the host's numbers of the CPUs that it runs on; empty:
-    on any.
+    ones. ``features`` begin with the name of the node's group. ``topology`` is as in Slurm's record. An ``elastic``
+    node's container runs only while Slurm asks for it. ``own_cpus`` are the host's numbers of its dedicated CPUs; if
+    empty, it runs on any.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -63,7 +63,7 @@ class Slice(BaseModel):
 
     @property
     def record(self) -> str:
-        """What the node's record in Slurm says of it."""
+        """The node's record in Slurm."""
         gres = [f"Gres={self.gpus.gres}"] if self.gpus else []
         features = [f"Feature={','.join(self.features)}"] if self.features else []
         cpus = [f"CPUs={self.cpus}", *self.topology.split()]
@@ -79,14 +79,14 @@ def plain_slices(
     memory: int | None = None,
     asked: Gpus | None = None,
 ) -> list[Slice]:
-    """The slice of each of ``count`` nodes. Nodes that are there keep theirs; new ones share what is left.
+    """The slice of each of ``count`` nodes. Existing nodes keep theirs; new ones share what is left.
 
     Args:
-        kept: slices of nodes that are there, by the nodes' numbers.
+        kept: slices of existing nodes, by the nodes' numbers.
         cpus, memory, asked: what the user asks for each node: CPUs, MiB and GPUs.
 
     Raises:
-        UsageError: it does not fit on the host, or differs from what the nodes have that are there.
+        UsageError: it does not fit on the host, or differs from what existing nodes have.
     """
     kept = {number: node_slice for number, node_slice in kept.items() if number <= count}
     had = next((node_slice.gpus for node_slice in kept.values()), NO_GPUS)
@@ -136,9 +136,9 @@ def slice_for(
 ) -> Slice:
     """The slice of each new node: an equal share of the host, or what the user asked for, checked.
 
-    Of ``nodes`` nodes ``kept`` are there already, with ``taken`` MiB; the others share the rest. More CPUs than the
-    host has may be offered, to rehearse a larger machine; memory may not. Without ``cpus`` a node offers ``least_cpus``
-    or more: a rank on each of its GPUs takes one.
+    Of ``nodes`` nodes ``kept`` exist already, with ``taken`` MiB; the others share the rest. Nodes may offer more CPUs
+    than the host has, to imitate a larger machine, but not more memory. Without ``cpus`` a node offers at least
+    ``least_cpus``: a rank on each of its GPUs needs one.
 
     Raises:
         UsageError: more memory than the host has, or too little for the CPUs.
@@ -152,11 +152,11 @@ def slice_for(
     if total > host.memory:
         raise UsageError(
             f"MEMORY={each_memory}M for each of {nodes} nodes is {total} MiB; the host has {host.memory} MiB",
-            f"leave MEMORY out, or up to MEMORY={usable // nodes}M",
+            f"leave MEMORY out, or use at most MEMORY={usable // nodes}M",
         )
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
-            f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB a CPU",
+            f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB per CPU",
             f"ask for fewer NODES, CPUS or GPUS; existing nodes keep their memory until: {COMMAND} clean",
         )
     return Slice(
@@ -168,7 +168,7 @@ def slice_for(
 
 
 def slices_of_spec(spec: ClusterSpec, host: HostResources, count: int, kept: Mapping[int, Slice]) -> list[Slice]:
-    """The slice of each of ``count`` nodes as its group says. What groups leave open is shared out evenly.
+    """The slice of each of ``count`` nodes by its group. What groups leave open is divided equally.
 
     Raises:
         UsageError: the host has too little memory or too few GPUs.
@@ -198,14 +198,14 @@ def slices_of_spec(spec: ClusterSpec, host: HostResources, count: int, kept: Map
 def with_own_cpus(
     slices: Sequence[Slice], kept: Mapping[int, Slice], numbers: Sequence[int], others: Sequence[Slice]
 ) -> list[Slice]:
-    """The slices with CPUs of their own, where the host has all CPUs that the cluster's nodes offer together.
+    """The slices with dedicated CPUs, if the host has as many CPUs as the cluster's nodes offer together.
 
-    It is decided once for a cluster. Nodes that come later share CPUs if none is left.
+    That is decided when the cluster is created. Nodes that are added later share CPUs if none is left.
 
     Args:
-        kept: slices of nodes that are there, by the nodes' numbers; they are left as they are.
-        numbers: the host's numbers of its CPUs; empty if containers cannot be given theirs.
-        others: slices of other clusters, whose CPUs are taken last.
+        kept: slices of existing nodes, by the nodes' numbers; they do not change.
+        numbers: the host's numbers of its CPUs; empty if containers cannot have dedicated CPUs.
+        others: slices of other clusters, whose CPUs are assigned last.
     """
     bound = (
         any(node_slice.own_cpus for node_slice in kept.values())
@@ -226,7 +226,7 @@ def with_own_cpus(
 
 
 def group_slice(group: NodeGroup, host: HostResources, nodes: int, share: int) -> Slice:
-    """The slice of a node of ``group``; ``share`` MiB where the group says nothing of memory."""
+    """The slice of a node of ``group``; ``share`` MiB if the group does not set its memory."""
     memory = group.memory or share
     if memory < 1:
         raise UsageError(f"the other groups leave no memory for the nodes of {group.name}", "give them less memory")

@@ -1,4 +1,4 @@
-"""What a cluster adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
+"""The lines that a cluster adds to slurm.conf. A line replaces those of the image's slurm.conf with the same key."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ def lines(spec: ClusterSpec | None, bind_cpus: bool = False, cgroups: bool = Fal
     """The spec's lines; the user's own come last, and instead of others with the same key.
 
     Args:
-        bind_cpus: nodes have CPUs of their own, on which Slurm holds jobs to theirs.
-        cgroups: Slurm makes cgroups on nodes, by which it knows a job's processes and holds them to its memory.
+        bind_cpus: nodes have dedicated CPUs, to which Slurm binds jobs.
+        cgroups: Slurm makes cgroups on nodes, to track a job's processes and to limit their memory.
     """
     tasks = (["task/cgroup"] if cgroups else []) + (["task/affinity"] if bind_cpus else [])
     tracking = [f"TaskPlugin={','.join(tasks)}"] if tasks else []

@@ -64,7 +64,7 @@ def test_a_volume_that_has_the_name_of_ours_is_not_taken(image):
     docker("volume", "create", name)
     try:
         for command in ("up", "clean"):
-            assert f"slurmbed did not make: volume {name}" in make(command, f"NAME={THEIRS}").stderr
+            assert f"slurmbed did not create: volume {name}" in make(command, f"NAME={THEIRS}").stderr
         assert engine.volumes(name) == [name]
     finally:
         docker("volume", "rm", name)

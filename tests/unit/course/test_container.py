@@ -106,5 +106,5 @@ def test_a_cluster_that_runs_them_is_used_as_it_is_and_one_that_does_not_is_left
     cluster = StandIn(containers=True)
     container.want_containers(cluster)
     assert cluster.settings.containers is None
-    with pytest.raises(UsageError, match=r"the cluster here runs no containers(.|\n)*make up NAME=here CONTAINERS=1"):
+    with pytest.raises(UsageError, match=r"here cannot run in containers(.|\n)*make up NAME=here CONTAINERS=1"):
         container.want_containers(StandIn(flavor="full"))

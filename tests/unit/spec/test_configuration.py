@@ -304,7 +304,7 @@ def test_nodes_beyond_the_files_take_what_memory_is_left(write):
     ("group", "reason"),
     [
         ("count: 3, memory: 3G", "3 nodes have 9216 MiB; the host has 8192 MiB"),
-        ("cpus: 64, memory: 1G", "a node of the group a: 1024 MiB for a node of 64 CPUs: less than 64 MiB a CPU"),
+        ("cpus: 64, memory: 1G", "a node of the group a: 1024 MiB for a node of 64 CPUs: less than 64 MiB per CPU"),
         ("memory: 9G", "a node of the group a: .*9216 MiB; the host has 8192 MiB"),
     ],
 )

@@ -42,7 +42,7 @@ def test_new_nodes_share_what_the_old_ones_leave():
     slices = plain_slices(LAPTOP, 8, old)
     assert slices[:2] == [old[1], old[2]]
     assert {part.memory for part in slices[2:]} == {(16384 - 2 * 6144) // 6}
-    with pytest.raises(UsageError, match="less than 64 MiB a CPU"):
+    with pytest.raises(UsageError, match="less than 64 MiB per CPU"):
         plain_slices(LAPTOP, 8, {1: both(1, 16300)})
 
 
