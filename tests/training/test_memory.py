@@ -97,6 +97,32 @@ def test_of_four_tensor_parallel_ranks_each_has_a_quarter(ranks):
         assert part_held < 0.4 * held
 
 
+def peak(rank, world_size, name, recipe):
+    """The most bytes of tensors in two steps: parameters, gradients, the optimizer's state and activations."""
+    config = small("float32", recipe=recipe, parallel=name, **SIZES)
+    batches = TextData(TEXT, ALPHABET, config)
+    with Live() as live:
+        trainer = train.Trainer(config, parallel.load(name), outline(config, SYMBOLS), batches, torch.device("cpu"))
+        for step in (1, 2):
+            trainer.step(step, Losses())
+    return live.most, trainer.held
+
+
+@pytest.mark.parametrize("recipe", ["plain", "fast"])
+def test_a_tensor_parallel_rank_never_has_as_much_as_one_process(tmp_path, recipe):
+    """It has a quarter of the weights and of what layers keep inside; what is between them is whole."""
+    found = {}
+    for name, world_size in (("none", 1), ("tp", 4)):
+        worker = partial(peak, name=name, recipe=recipe)
+        worker.__name__ = "peak"
+        (tmp_path / name).mkdir()
+        found[name] = spawn(worker, world_size, tmp_path / name)
+    ((whole, held),) = found["none"]
+    assert whole > 1.2 * held, "more than what it holds between steps"
+    for part, _ in found["tp"]:
+        assert part < 0.4 * whole
+
+
 @pytest.mark.parametrize("name", ["ddp", "tp-dtensor", "fsdp", "pp"])
 def test_every_strategy_has_its_part_of_the_weights_and_counts_its_bytes(ranks, name):
     for _, held, expected in ranks(name, 2):
