@@ -35,10 +35,10 @@ reports the same failure.
 """
 OPTIONS = {
     "nodes": "number of nodes [default: 2, or as in --slurm-config]",
-    "gpus": "GPUs of each node, as `slurmbed up --gpus`",
+    "gpus": "GPUs per node, as for `slurmbed up --gpus`",
     "version": "version of Slurm",
-    "flavor": "what the nodes have installed, as `slurmbed up --flavor` [default: slim for a new cluster]",
-    "config": "a configuration file of slurmbed for the cluster",
+    "flavor": "what the nodes have installed, as for `slurmbed up --flavor` [default: slim for a new cluster]",
+    "config": "configuration file of the cluster, as for `slurmbed up --config`",
     "name": "name of the cluster; an existing one is used and kept [default: one for this project and xdist worker]",
 }
 
@@ -47,12 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("slurmbed", "a real Slurm cluster (slurmbed)")
     for name, text in OPTIONS.items():
         group.addoption(f"--slurm-{name}", default=None, help=text)
-    group.addoption("--slurm-keep", action="store_true", help="keep the cluster for the next run, which uses it again")
+    group.addoption("--slurm-keep", action="store_true", help="keep the cluster; the next run uses it again")
     group.addoption(
         "--slurm-missing",
         choices=("fail", "skip"),
         default="fail",
-        help="what tests do where no Docker engine answers [default: fail]",
+        help="what tests do if no Docker engine answers [default: fail]",
     )
 
 
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def slurm_name(pytestconfig: pytest.Config) -> str:
     """The cluster's name: no two projects, and no two workers of pytest-xdist, share a cluster.
 
-    The project's folder, and of its path a few digits: two projects may have folders of one name.
+    It has the name of the project's folder and a few digits from its path, because folders may have the same name.
     """
     if given := pytestconfig.getoption("--slurm-name"):
         return given
@@ -72,7 +72,7 @@ def slurm_name(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def slurm_settings(request: pytest.FixtureRequest, pytestconfig: pytest.Config, slurm_name: str) -> "Settings":
-    """What the cluster is made with: the options, and the project's folder as /workspace and under its own path.
+    """Settings of the cluster: the options, and the project's folder as /workspace and under its own path.
 
     It has slurmrestd if a test of the session uses slurm_rest.
     """
@@ -84,7 +84,7 @@ def slurm_settings(request: pytest.FixtureRequest, pytestconfig: pytest.Config, 
     if any("slurm_rest" in getattr(item, "fixturenames", ()) for item in request.session.items):
         given["rest"] = True
     if pytestconfig.getoption("--slurm-name"):
-        given["adopt"] = True  # who started it may have slurmbed elsewhere, as action.yml has
+        given["adopt"] = True  # another installation may have started it, as in action.yml
     return checked({"name": slurm_name, "workspace": pytestconfig.rootpath, **given})
 
 
@@ -104,8 +104,8 @@ def slurm_start(
 ) -> "Callable[..., AbstractContextManager[Cluster]]":
     """Starts one more cluster: `with slurm_start("pod", nodes=4, gpus="h100:8") as cluster:`; it is removed after that.
 
-    Its name is that of slurm_cluster and the first argument; the others are settings of slurmbed.Settings. Slurm's
-    version, flavor and workspace are those of slurm_settings unless they are given. `say=` hears of each step.
+    Its name is that of slurm_cluster with the first argument; the other arguments are those of slurmbed.Settings. The
+    defaults of slurm, flavor and workspace are those of slurm_settings. `say=` is called with each step.
     """
     from slurmbed.cluster.settings import checked
 
@@ -127,7 +127,7 @@ def tell(text: str) -> None:
 def running(
     pytestconfig: pytest.Config, settings: "Settings", say: Callable[[str], None] = tell
 ) -> "Iterator[Cluster]":
-    """A cluster, ready; removed afterwards unless the options say that it stays."""
+    """A cluster, ready; removed afterwards, unless an option keeps it."""
     from slurmbed import Cluster, SlurmbedError
 
     cluster = Cluster(settings, say)
@@ -165,7 +165,7 @@ def slurm(slurm_cluster: "Cluster") -> "Slurm":
 
 @pytest.fixture
 def slurm_submit(slurm: "Slurm") -> "Iterator[Callable[..., BatchJob]]":
-    """`job = slurm_submit("--nodes=2", "--wrap", "srun hostname")`: as sbatch; after the test the job is cancelled."""
+    """`job = slurm_submit("--nodes=2", "--wrap", "srun hostname")`: like sbatch; cancelled after the test."""
     from slurmbed import BatchJob
 
     jobs: list[BatchJob] = []
@@ -190,7 +190,7 @@ def slurm_nodes(slurm: "Slurm") -> "list[Node]":
 
 @pytest.fixture(scope="session")
 def slurm_user(slurm_cluster: "Cluster") -> str:
-    """The user that jobs run as. What they write belongs to the user who started pytest."""
+    """The user that jobs run as. Files that jobs write belong to the user who started pytest."""
     return slurm_cluster.user
 
 
@@ -206,7 +206,7 @@ def slurm_shared(slurm_cluster: "Cluster", request: pytest.FixtureRequest) -> Pa
 
 @pytest.fixture(scope="session")
 def slurm_project(slurm_cluster: "Cluster", pytestconfig: pytest.Config) -> str:
-    """The project under test, installed for the user on all nodes without its dependencies; the name of its wheel."""
+    """The project under test, installed on all nodes for the user, without its dependencies. The name of its wheel."""
     from slurmbed.cluster.packages import load
 
     return load(slurm_cluster, pytestconfig.rootpath, dependencies=False)
@@ -243,7 +243,7 @@ def slurm_ssh(slurm_cluster: "Cluster", slurm_user: str, tmp_path_factory: pytes
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """A failed test, or set-up of a test, that uses the cluster leaves what `slurmbed export-logs` writes."""
+    """If a test that uses the cluster fails, or its set-up, write what `slurmbed export-logs` writes."""
     report = (yield).get_result()
     if not (report.failed and report.when != "teardown" and call.excinfo):
         return
@@ -258,7 +258,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def export_logs(cluster: "Cluster") -> str:
-    """Write the logs into a new folder, and say where."""
+    """Write the logs to a new folder. Returns a line that names it."""
     folder = Path(tempfile.mkdtemp(prefix="slurmbed-logs-"))
     try:
         cluster.export_logs(folder)

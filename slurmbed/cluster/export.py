@@ -1,4 +1,4 @@
-"""Everything that tells why something went wrong, in one folder: `slurmbed export-logs`. No secret is in it."""
+"""`slurmbed export-logs`: logs, and the state of Slurm and Docker, in one folder, without secrets."""
 
 import json
 import re
@@ -31,17 +31,17 @@ SLURM: dict[str, Sequence[str]] = {
 """Name of a file to the command that prints it, as root where slurmctld is."""
 
 JOB_LOGS = ("scontrol", "--json", "show", "job")
-"""Tells where the logs of the jobs are that slurmctld still knows."""
+"""Prints the paths of the logs of all jobs that slurmctld still knows."""
 
 
 NO_PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"))
-"""Takes the variables of docker-compose.yml that may hold a password out of a command's environment."""
+"""Removes variables from a command's environment that docker-compose.yml uses and that may hold a password."""
 
 
 def export(engine: Engine, compose: Compose, snapshot: Snapshot, folder: Path) -> Iterator[Path]:
-    """Write the files, and give the path of each.
+    """Write the files, and yield the path of each.
 
-    A question that gets no answer leaves a file that says so: this is for clusters that do not work.
+    If a command fails, its file says so: this is for clusters that do not work.
     """
     inspected = [clean(engine.inspect(each.name)) for each in snapshot.containers]
     yield write(folder / "containers.json", json.dumps(inspected, indent=1))
@@ -57,7 +57,7 @@ def export(engine: Engine, compose: Compose, snapshot: Snapshot, folder: Path) -
 
 
 def configuration(compose: Compose, snapshot: Snapshot) -> str:
-    """What `docker compose config` prints of the cluster as it was made, without this machine's proxies."""
+    """The output of `docker compose config` for the cluster as it was made, without this machine's proxies."""
     host = Host.of(snapshot.info)
     plan = make_plan(Settings(name=snapshot.name), None, snapshot, host, keep_images=True)
     return compose.with_overlay(plan.overlay, {**plan.environment, **NO_PROXIES}, "config", timeout=TIMEOUT).output
@@ -94,7 +94,7 @@ def logs_of(job: Mapping[str, str]) -> dict[str, str]:
 
 
 def clean(inspected: dict) -> dict:
-    """What `docker inspect` prints, without what a container's environment may hold."""
+    """The output of `docker inspect`, without the values of a container's environment."""
     config = dict(inspected["Config"])
     config["Env"] = [each.partition("=")[0] + "=..." for each in config.get("Env") or ()]
     return {**inspected, "Config": config}

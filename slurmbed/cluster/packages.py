@@ -11,7 +11,7 @@ from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.process import run
 
 PROJECT_FILES = ("pyproject.toml", "setup.py")
-# A wheel that is there already is installed again, as it may have changed; what it depends on is not.
+# The wheel is always installed again, because it may have changed; its dependencies are not.
 INSTALL = """
 export HOME=/home/$(id -un)
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
@@ -23,13 +23,13 @@ install --no-index --no-deps --force-reinstall "$folder/$1"
 
 
 def load(cluster: Cluster, path: Path, user: str = "", dependencies: bool = True) -> str:
-    """Install the wheel, or the project in the folder ``path``; the name of the wheel.
+    """Install the wheel, or the project in the folder ``path``. Returns the name of the wheel.
 
-    It goes into the user's own packages: /home is one folder for all nodes, and python3 of every flavor looks there.
+    It goes into the user's packages below /home, which all nodes share and python3 of every flavor searches.
 
     Args:
-        user: without it the cluster's first.
-        dependencies: pip downloads those that the nodes lack.
+        user: default: the cluster's first user.
+        dependencies: let pip download those that the nodes lack.
 
     Raises:
         UsageError: ``path`` is neither.
@@ -59,7 +59,7 @@ def build(project: Path, folder: Path) -> Path:
     elif shutil.which("uv"):
         command = ["uv", "build", "--quiet", "--wheel", "--out-dir"]
     else:
-        raise SlurmbedError(f"{project}: there is no pip to build it", "build it elsewhere, then: slurmbed load X.whl")
+        raise SlurmbedError(f"{project}: pip is missing", "build it elsewhere, then: slurmbed load X.whl")
     run([*command, str(folder), str(project)], timeout=600).check("the project could not be built")
     return next(folder.glob("*.whl"))
 
@@ -67,6 +67,6 @@ def build(project: Path, folder: Path) -> Path:
 def install(cluster: Cluster, wheel: Path, user: str, dependencies: bool) -> None:
     arguments = [wheel.name, "with-dependencies" if dependencies else "alone"]
     argv = cluster.exec_argv(["sh", "-ec", INSTALL, "sh", *arguments], user, ["--interactive"])
-    hint = "where the nodes reach no package registry: --no-deps" if dependencies else ""
+    hint = "if the nodes reach no package index: --no-deps" if dependencies else ""
     with wheel.open("rb") as content:
         run(argv, timeout=900, stdin=content).check(hint)

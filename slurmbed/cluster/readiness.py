@@ -22,11 +22,11 @@ ENDED = ("exited", "dead", "restarting")
 def wait_ready(
     engine: Engine, name: str, user: str, nodes: int, qos: str = "", reached: Callable[[str], None] = lambda _: None
 ) -> list[Node]:
-    """Block until the cluster ``name`` is ready: one command inside the cluster waits, and the engine tells what ended.
+    """Block until the cluster ``name`` is ready. One command in the cluster waits; the engine reports what ended.
 
     Args:
-        user: runs the jobs that show it.
-        qos: for the jobs that show it, where users have limits.
+        user: the user of the jobs that prove it.
+        qos: the QOS of these jobs, if users have limits.
         reached: called with each stage: user, controller, nodes, job, accounting.
 
     Returns:
@@ -93,9 +93,8 @@ def wait_for_rest(engine: Engine, name: str) -> None:
 
 
 def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:
-    """What is awaited, each time that it changes, and at last the node records, or why there will never be any.
-
-    As scripts/wait-ready prints them.
+    """What scripts/wait-ready prints: each condition that it waits for, and at last the node records, or the reason why
+    the cluster will never be ready.
     """
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""Public ssh keys that the login node takes: the host user's, and those of a configuration file."""
+"""Public ssh keys that the login node accepts: the host user's, and those of a configuration file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ for key; do grep -qsxF "$key" authorized_keys || echo "$key" >>authorized_keys; 
 
 
 def public_keys() -> list[str]:
-    """The keys in all of the user's files ~/.ssh/*.pub; certificates are none."""
+    """The keys in all of the user's files ~/.ssh/*.pub, without certificates."""
     keys = []
     for path in sorted(Path("~/.ssh").expanduser().glob("*.pub")):
         try:
@@ -26,6 +26,6 @@ def public_keys() -> list[str]:
 def let_in(
     as_user: Callable[[Sequence[str]], Result], user: str, keys: Sequence[str], say: Callable[[str], None]
 ) -> None:
-    """Add the keys that ``user`` does not accept yet. What the home holds may be in the way: that is said."""
+    """Add the keys that ``user`` does not accept yet. If the contents of the home prevent that, ``say`` tells."""
     if keys and not as_user(["timeout", "5", "bash", "-ec", ADD, "bash", user, *keys]).ok:
         say(f"{user} does not accept your ssh keys: check /home/{user}/.ssh")

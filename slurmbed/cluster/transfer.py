@@ -1,4 +1,4 @@
-"""Images by way of a file or a registry, for machines that are not to build them: a CI's cache, a class."""
+"""Images from a file or a registry, for machines that need not build them: a cache of CI, a class."""
 
 import os
 import re
@@ -20,10 +20,10 @@ TIMEOUT = 3600  # seconds for one image
 
 
 def registry_name(text: str) -> str:
-    """What names of images in a registry begin with: registry.example.org/me, or localhost:5000.
+    """The prefix of image names in a registry: registry.example.org/me, or localhost:5000.
 
     Raises:
-        UsageError: Docker would not take it.
+        UsageError: Docker would not accept it.
     """
     if not re.fullmatch(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9._-]+)*", text):
         raise UsageError(f"{text}: not a registry", "write host:port or host/folder, like registry.example.org/me")
@@ -40,7 +40,7 @@ def names(choices: Choices) -> list[str]:
 
 
 def require(choices: Choices, snapshot: Snapshot) -> list[str]:
-    """The names of a cluster's images. UsageError if one is not there."""
+    """The names of a cluster's images. UsageError if one is missing."""
     if absent := images.missing(choices, snapshot):
         hint = f"slurmbed images build --slurm {choices.slurm} --flavor {choices.flavor} --torch {choices.torch}"
         raise UsageError(f"there is no image {', '.join(absent)}", hint)
@@ -70,12 +70,12 @@ def sizes(engine: Engine) -> dict[str, int]:
 
 
 def save(wanted: Sequence[str], file: Path) -> None:
-    """Write images into a tar file."""
+    """Write images to a tar file."""
     run(["docker", "save", "--output", str(file), *wanted], timeout=TIMEOUT).check()
 
 
 def load(file: Path) -> list[str]:
-    """The images of a file that ``save`` wrote; their names."""
+    """Load the images of a file that ``save`` wrote. Returns their names."""
     return loaded(run(["docker", "load", "--input", str(file)], timeout=TIMEOUT).check().stdout)
 
 
@@ -85,7 +85,7 @@ def loaded(output: str) -> list[str]:
 
 
 def push(wanted: Sequence[str], registry: str, say: Callable[[str], None]) -> None:
-    """Give images to a registry, under their own names."""
+    """Push images to a registry, under their own names."""
     for name in wanted:
         remote = f"{registry}/{name}"
         say(f"pushing {remote}")
@@ -97,7 +97,7 @@ def push(wanted: Sequence[str], registry: str, say: Callable[[str], None]) -> No
 
 
 def pull(wanted: Sequence[str], registry: str, say: Callable[[str], None]) -> None:
-    """Take images from a registry. CommandError at the first that it does not give."""
+    """Pull images from a registry. CommandError at the first that cannot be pulled."""
     for name in wanted:
         remote = f"{registry}/{name}"
         say(f"pulling {remote}")
@@ -113,7 +113,7 @@ def docker(*arguments: str) -> None:
 def obtain(
     choices: Choices, first: bool, say: Callable[[str], None], install: Callable[[], None], registry: str = ""
 ) -> None:
-    """Pull the images from a registry, if there is one; build them if it has not all of them.
+    """Pull the images from the registry, if one is given; build them if that fails.
 
     Args:
         first, install: as ``images.build``.
@@ -122,5 +122,5 @@ def obtain(
         try:
             return pull(names(choices), registry, say)
         except SlurmbedError as error:
-            say(f"{registry} lacks some of the images; building them: {error.reason}")
+            say(f"could not pull all images from {registry}; building them: {error.reason}")
     return images.build(choices, first, say, install)

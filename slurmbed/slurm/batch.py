@@ -1,4 +1,4 @@
-"""A submitted job as an object: wait for it, read it, prove where its ranks ran."""
+"""A submitted job as an object: wait for it, read its output, prove where its ranks ran."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurmbed.slurm.client import Slurm
 
 TIMEOUT = 300  # seconds
-LOOK = 5  # seconds that one command waits for what a job writes
+LOOK = 5  # seconds that one command waits for a job's output
 WRITTEN = """
 end=$((SECONDS + $3))
 until grep --quiet --no-messages --fixed-strings -- "$1" "$2"; do
@@ -28,33 +28,33 @@ done
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A job that was submitted; ``id`` as Slurm.job takes it."""
+    """A submitted job. ``id`` is an id as for Slurm.job."""
 
     slurm: "Slurm"
     id: str
 
     def wait(self, timeout: float = TIMEOUT) -> Job:
-        """Block until the job is over; its record.
+        """Block until the job is over. Returns its record.
 
         Args:
             timeout: seconds.
 
         Raises:
-            JobFailed: it ended in another state than COMPLETED; with the reason and the last lines of its output.
+            JobFailed: it did not end COMPLETED; with the reason and the last lines of its output.
             WaitTimeout: it was not over within ``timeout``.
         """
         return self.slurm.wait_completed(self.id, timeout, log=lambda: self.stdout)
 
     def wait_until_over(self, timeout: float = TIMEOUT) -> Job:
-        """As ``wait``, but however it ends: for jobs that are to fail."""
+        """Like ``wait``, but without JobFailed: for jobs that are expected to fail."""
         return self.slurm.wait(self.id, timeout)
 
     def wait_for_state(self, state: str, reason: str = "", timeout: float = TIMEOUT) -> Job:
-        """Block until it is in that state, as RUNNING, and if a reason is given for that one; its record.
+        """Block until the job is in that state, like RUNNING, for the reason if one is given. Returns its record.
 
         Raises:
             JobFailed: it ended in another state; with the reason and the last lines of its output.
-            WaitTimeout: it was in no such state within ``timeout`` seconds.
+            WaitTimeout: it was not in that state within ``timeout`` seconds.
         """
         job = self.slurm.wait(self.id, timeout, lambda job: job.state == state and reason in ("", job.reason))
         if job.state != state:
@@ -62,15 +62,15 @@ class BatchJob:
         return job
 
     def wait_for_output(self, text: str, timeout: float = TIMEOUT) -> str:
-        """Block until its standard output file has ``text``, within one line; what the file holds then.
+        """Block until a line of its standard output file contains ``text``. Returns the contents of the file.
 
         Raises:
-            JobFailed: it is over without that; with the last lines of its output.
-            WaitTimeout: the text was not there within ``timeout`` seconds.
+            JobFailed: it ended without that; with the last lines of its output.
+            WaitTimeout: no line had the text within ``timeout`` seconds.
         """
 
         def check() -> str:
-            job = self.record  # of an array's task that has not started, Slurm names no file yet
+            job = self.record  # Slurm names the file of an array's task only once it has started
             waits = "0" if job.is_over else str(LOOK)
             if self.slurm.runner(["bash", "-c", WRITTEN, "written", text, job.stdout, waits]).ok:
                 return self.stdout
@@ -100,9 +100,9 @@ class BatchJob:
 
     @property
     def stdout(self) -> str:
-        """What the job has written to its standard output file so far, "" if there is none (yet).
+        """The contents of its standard output file so far; "" if there is no file (yet).
 
-        It is read on the login node: the file must be in a folder that the nodes share.
+        The login node reads it: the file must be in a folder that all nodes share.
         """
         read = self.slurm.runner(["cat", self.record.stdout])
         return read.stdout if read.ok else ""
@@ -111,8 +111,8 @@ class BatchJob:
     def placement(self) -> dict[int, str]:
         """Rank to node of the job's first step, from Slurm's accounting.
 
-        If the job printed rank records (slurmbed.slurm.placement), they must agree. Where they say that each task of
-        Slurm's was a launcher of ranks, such as torchrun, these ranks are the result.
+        If the job printed rank records (slurmbed.slurm.placement), they must agree. If the records show that each task
+        was a launcher such as torchrun, the result has the launcher's ranks.
 
         Raises:
             PlacementError: the job started no ranks with srun, or its records disagree with Slurm.
@@ -129,7 +129,7 @@ def assert_separate_nodes(job: BatchJob) -> Mapping[int, str]:
     """Assert that the job had two ranks or more, each on a separate node. Returns rank to node.
 
     Raises:
-        AssertionError: they share a node; with where each was, and the last lines of the job's output.
+        AssertionError: ranks share a node; with the node of each, and the last lines of the job's output.
         PlacementError: as ``BatchJob.placement``.
     """
     layout = job.placement
@@ -142,11 +142,11 @@ def assert_separate_nodes(job: BatchJob) -> Mapping[int, str]:
 
 
 def failure(job: Job, log: str, log_file: str = "", jobs: Sequence[Job] = ()) -> JobFailed:
-    """The error for a job that did not complete: state, exit code, last lines of its log, where the whole log is.
+    """The error for a job that did not complete: state, exit code, last lines of its log, path of the log.
 
     Args:
         log: the text of the log.
-        log_file: where it is; without it, where Slurm says.
+        log_file: its path; by default, the path from Slurm.
         jobs: all tasks or components, of which ``job`` is one.
     """
     reason = f"job {job.id} ended {job.state}, exit code {job.exit_code}"

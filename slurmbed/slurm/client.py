@@ -23,22 +23,22 @@ from slurmbed.slurm.records import (
 from slurmbed.wait import Pending, wait_until
 
 Runner = Callable[[Sequence[str]], Result]
-"""Runs an argv where Slurm's commands are: in a login container, on a login node by ssh, or here."""
+"""Runs an argv where Slurm's commands are: in a login container, on a login node by ssh, or on this machine."""
 
 FROM_STDIN = 'script=$1; shift; printf "%s\n" "$script" | sbatch --parsable "$@"'
 """For bash: submits the script $1 with the options that follow."""
 SHOWN = 3  # jobs of an array that a message lists
 LOOK = 10  # seconds that one command waits for a job to change
-LOOK_FOR_MORE = 1  # the same, where more than the job's state is waited for
+LOOK_FOR_MORE = 1  # the same, for a condition that may depend on more than the job's state
 CHANGED = """
 soon=$((SECONDS + 2)) end=$((SECONDS + $2))
 look() { now=$(squeue --noheader --states=all --format='%i %T %r' --jobs="$1" 2>&1); }
 until look "$1"; [ "$now" != "$3" ] || ((SECONDS >= end)); do sleep 0.$((SECONDS < soon ? 2 : 5)); done
 printf '%s' "$now"
 """
-"""For bash: prints what squeue says of a job, as soon as it differs from $3, or after $2 seconds.
+"""For bash: prints a job's line of squeue as soon as it differs from $3, or after $2 seconds.
 
-It looks less often after two seconds: each look takes 10 ms of CPU, of the ranks' perhaps.
+It looks less often after two seconds: each look takes 10 ms of CPU, which ranks may need.
 """
 
 
@@ -57,18 +57,18 @@ class Slurm:
         return parse_nodes(self.runner(SHOW_NODES).check().stdout)
 
     def submit(self, *arguments: str) -> str:
-        """``sbatch ARGUMENTS...``; the id of the job. CommandError with sbatch's own message if it refuses."""
+        """Run ``sbatch ARGUMENTS...``. Returns the job's id. CommandError with sbatch's message if it fails."""
         return self.runner(["sbatch", "--parsable", *arguments]).check().stdout.strip().split(";")[0]
 
     def sbatch(self, script: str | Path, *options: str) -> BatchJob:
-        """Submit a job script, and get the job as an object.
+        """Submit a job script. Returns the job as an object.
 
         Args:
             script: the text of a script, which begins with ``#!``, or the path of one as the cluster sees it.
-            options: sbatch's, like ``--nodes=2``.
+            options: options of sbatch, like ``--nodes=2``.
 
         Raises:
-            CommandError: with sbatch's own message if it refuses.
+            CommandError: sbatch failed; with its message.
         """
         if not str(script).startswith("#!"):
             return BatchJob(self, self.submit(*options, str(script)))
@@ -78,7 +78,7 @@ class Slurm:
         return BatchJob(self, done.stdout.strip().split(";")[0])
 
     def run(self, *arguments: str, timeout: float = TIMEOUT) -> BatchJob:
-        """``sbatch ARGUMENTS...``, and block until the job is over.
+        """Run ``sbatch ARGUMENTS...``, and block until the job is over.
 
         Raises:
             CommandError, JobFailed, WaitTimeout: as ``submit`` and ``BatchJob.wait``.
@@ -88,14 +88,14 @@ class Slurm:
         return job
 
     def jobs(self, job_id: str) -> list[Job]:
-        """All that ``job_id`` names: a job; the tasks of an array; the components of a heterogeneous job.
+        """The job, all tasks of the array, or all components of the heterogeneous job that ``job_id`` names.
 
-        An array's tasks are in order; those that have not started are one record, the last. What slurmctld no longer
-        knows (MinJobAge seconds after its end) comes from accounting. Slurm keeps no record of a single task that was
-        cancelled before it started.
+        An array's tasks are in order; those that have not started are one record, the last. slurmctld forgets a job
+        MinJobAge seconds after its end; then its record comes from accounting. Slurm keeps no record of a single task
+        that was cancelled before it started.
 
         Raises:
-            SlurmbedError: neither knows such a job.
+            SlurmbedError: neither slurmctld nor accounting knows such a job.
         """
         return self._with_forgotten(job_id, *self._show(job_id))
 
@@ -104,7 +104,7 @@ class Slurm:
         return parse_jobs(self.runner(SHOW_JOB).check().stdout)
 
     def job(self, job_id: str) -> Job:
-        """The job; of an array or a heterogeneous job the one that decides on the whole.
+        """The job. For an array or a heterogeneous job, the task or component that determines the state of the whole.
 
         That is the first one that is not over, else the first that did not end COMPLETED, else the first.
 
@@ -114,27 +114,26 @@ class Slurm:
         return deciding(self.jobs(job_id))
 
     def wait(self, job_id: str, timeout: float, until: Callable[[Job], bool] | None = None) -> Job:
-        """The job once it is over, or once ``until`` holds; as ``job``, of an array or a heterogeneous job.
+        """Block until the job is over, or ``until`` holds. Returns the record that ``job`` returns.
 
         Args:
             timeout: seconds.
-            until: must hold of every task or component that is not over.
+            until: a condition on every task or component that is not over.
 
         Raises:
-            WaitTimeout: neither came within ``timeout``.
+            WaitTimeout: neither happened within ``timeout``.
         """
         return deciding(self._wait_all(job_id, timeout, until))
 
     def wait_completed(self, job_id: str, timeout: float, log: Callable[[], str] = str) -> Job:
-        """The job once it is over, with all its tasks or components.
+        """Block until the job is over, with all its tasks or components. Returns its record.
 
         Args:
             timeout: seconds.
-            log: gives the text of the job's log, for the error.
+            log: returns the text of the job's log, for the error.
 
         Raises:
-            JobFailed: it, or one of its tasks or components, ended in another state than COMPLETED; with the last
-                lines of ``log()``.
+            JobFailed: the job, a task or a component did not end COMPLETED; with the last lines of ``log()``.
             WaitTimeout: it was not over within ``timeout``.
         """
         jobs = self._wait_all(job_id, timeout)
@@ -147,7 +146,7 @@ class Slurm:
         self.runner(["scancel", job_id]).check()
 
     def accounting(self, job_id: str) -> list[JobAccounting]:
-        """What accounting has of a job: a record for every run of every task or component. Empty if it has none yet."""
+        """The job's records in accounting: one for each run of each task or component. Empty if it has none yet."""
         return parse_accounting(self.runner([*SACCT, f"--jobs={job_id}"]).check().stdout)
 
     def hostnames(self, nodelist: str) -> list[str]:
@@ -155,18 +154,18 @@ class Slurm:
         return self.runner(["scontrol", "show", "hostnames", nodelist]).check().stdout.split()
 
     def layout(self, job_id: str, step: str = "0") -> dict[int, str]:
-        """Rank to node as slurmctld laid out a running step; empty if no such step runs (yet, or any more)."""
+        """Rank to node of a running step, from slurmctld; empty if no such step runs (yet, or any more)."""
         shown = self.runner(["sattach", "--layout", f"{job_id}.{step}"])
         return parse_layout(shown.stdout) if shown.ok else {}
 
     def accounted_layout(self, job_id: str, step: str = "0") -> dict[int, str]:
-        """Rank to node from accounting, for a step that is over, of the job's last run.
+        """Rank to node of a step that is over, from accounting, for the job's last run.
 
-        Ranks of a heterogeneous job go through its components, as ``srun --het-group=0,1`` numbers them.
+        Ranks of a heterogeneous job are numbered across its components, as by ``srun --het-group=0,1``.
 
         Raises:
-            PlacementError: accounting has no such step, the id is that of a whole array, or the tasks were spread in
-                a way that accounting does not keep.
+            PlacementError: accounting has no such step, the id is that of a whole array, or accounting does not keep
+                the layout of this distribution.
         """
         found = {row.id: one for row in self.accounting(job_id) for one in row.steps if one.id == step}
         if not found:
@@ -176,18 +175,18 @@ class Slurm:
         return dict(enumerate(node for one in found.values() for node in one.layout()))
 
     def _show(self, job_id: str) -> tuple[list[Job], str]:
-        """What slurmctld knows of a job, and what scontrol said on standard error.
+        """slurmctld's records of a job, and the standard error of scontrol.
 
         The list is empty for an unknown job, and if slurmctld does not answer: scontrol's JSON is the same for both,
         with exit status 0.
         """
         shown = self.runner([*SHOW_JOB, job_id])
         jobs = parse_jobs(shown.stdout) if shown.ok else []
-        # The JSON has the whole array, or all components, whichever of them was asked for.
+        # The JSON has the whole array, or all components, even if the id names one of them.
         return [job for job in jobs if job.is_named(job_id)], shown.stderr
 
     def _with_forgotten(self, job_id: str, known: list[Job], error: str) -> list[Job]:
-        """With the ended jobs that slurmctld no longer knows; of arrays it forgets one task after the other."""
+        """Add the ended jobs that slurmctld no longer knows; it forgets an array's tasks one by one."""
         if known and known[0].array_job_id != job_id:
             return known
         by_raw_id: dict[str, Job] = {row.raw_id: row for row in self.accounting(job_id)}  # a requeued job's last run
@@ -215,7 +214,7 @@ class Slurm:
         def sleep(seconds: float) -> None:
             nonlocal seen
             looked = self.changed(job_id, seen, longest)
-            if looked is None:  # nothing can wait where Slurm is, as while the login node is down
+            if looked is None:  # the command cannot run, for example because the login node is down
                 time.sleep(seconds)
             else:
                 seen = looked
@@ -224,19 +223,19 @@ class Slurm:
         return wait_until(check, what=f"job {job_id}", timeout=timeout, hint=hint, sleep=sleep)
 
     def changed(self, job_id: str, seen: str, seconds: int) -> str | None:
-        """Block until squeue says of a job something else than ``seen``, or for ``seconds``.
+        """Block until the job's line of squeue differs from ``seen``, but at most ``seconds``.
 
-        One command waits where Slurm is, instead of a new one for each look: a `docker exec` costs 80 ms of CPU.
+        One command waits in the cluster, instead of a new one for each look: a `docker exec` costs 80 ms of CPU.
 
         Returns:
-            What squeue says then; None if the command could not wait there.
+            The line then; None if the command failed.
         """
         waited = self.runner(["bash", "-c", CHANGED, "changed", job_id, str(seconds), seen])
         return waited.stdout if waited.ok else None
 
 
 def deciding(jobs: Sequence[Job]) -> Job:
-    """Of an array's tasks or a heterogeneous job's components, the one that decides on the whole: see Slurm.job."""
+    """The task or component that determines the state of an array or a heterogeneous job: see Slurm.job."""
     unfinished = [job for job in jobs if not job.is_over]
     failed = [job for job in jobs if job.state != "COMPLETED"]
     return (unfinished or failed or list(jobs))[0]

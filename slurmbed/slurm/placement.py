@@ -15,8 +15,8 @@ class RankRecord:
     Args:
         host: its host name.
         node: its SLURMD_NODENAME; None if Slurm did not start it, as over ssh.
-        shard: what it holds or trains on, in words.
-        restarts: how often Slurm had queued the job again.
+        shard: a description of what it holds or trains on.
+        restarts: how often Slurm had requeued the job.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Placed:
 
 
 def parse_ranks(log: str) -> list[RankRecord]:
-    """Rank records (JSON lines) of a job's log, by rank. Of a requeued job those of its last run.
+    """Rank records (JSON lines) of a job's log, by rank. For a requeued job, those of its last run.
 
     Raises:
         PlacementError: a record is broken or lacks a field.
@@ -71,15 +71,15 @@ def _rank_record(line: str) -> RankRecord:
 
 
 def placement(ranks: Sequence[RankRecord], layout: Mapping[int, str], job_id: str) -> list[Placed]:
-    """Ranks beside the nodes Slurm gave them, once both sources agree.
+    """Each rank with the node that Slurm gave it, if both sources agree.
 
     Args:
         ranks: the rank records of the job's log.
         layout: rank to node, as Slurm says.
-        job_id: as the ranks see it in SLURM_JOB_ID: of an array's task that is Job.raw_id.
+        job_id: as in the ranks' SLURM_JOB_ID, which is Job.raw_id for an array's task.
 
     Raises:
-        PlacementError: a rank is missing, there twice or of another job, or sits on another node than Slurm says.
+        PlacementError: a rank is missing, duplicate or of another job, or ran on another node than Slurm says.
     """
     wrong = [] if layout else ["Slurm has no ranks"]
     if sorted(rank.rank for rank in ranks) != sorted(layout):
@@ -100,11 +100,11 @@ def placement(ranks: Sequence[RankRecord], layout: Mapping[int, str], job_id: st
 def block_layout(tasks: Mapping[int, str], ranks: Sequence[RankRecord]) -> dict[int, str]:
     """Rank to node for ranks that Slurm did not start itself: a torchrun on each node did, or ssh, or Ray.
 
-    Every node has a block of as many ranks, but the launcher chooses which node gets which block. That choice is taken
-    from the log. This function checks that the nodes with a block are those of the job; ``placement`` checks the rest.
+    Every node has a block of ranks of the same size, but the launcher chooses which node gets which block. That choice
+    is read from the log. This function checks that the nodes with blocks are the job's; ``placement`` checks the rest.
 
     Args:
-        tasks: task to node, as Slurm says; one task on each node. Or, where Slurm sees none, the job's nodes, numbered.
+        tasks: task to node, from Slurm; one task on each node. If Slurm started no tasks, the job's nodes, numbered.
         ranks: the rank records of the job's log.
 
     Raises:

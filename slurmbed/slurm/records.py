@@ -52,7 +52,7 @@ class Node:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the node offers: of gpu:2, gpu:h100:8(S:0-1) or several of those."""
+        """Number of GPUs that the node offers: of gpu:2, gpu:h100:8(S:0-1) or several of those."""
         return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", self.gres))
 
     @property
@@ -71,10 +71,10 @@ class Job:
     """A job record of slurmctld: one job, one task of an array, or one component of a heterogeneous job.
 
     Args:
-        id: as squeue shows it: 7, 7_2 (task 2 of array 7), 7+1 (component 1 of heterogeneous job 7), or 7_[3-9%2]
+        id: as in squeue: 7, 7_2 (task 2 of array 7), 7+1 (component 1 of heterogeneous job 7), or 7_[3-9%2]
             (the tasks of array 7 that have not started).
         raw_id: the number that Slurm gave this record alone, in accounting JobIDRaw.
-        state: as squeue shows it: a flag like COMPLETING hides RUNNING.
+        state: as in squeue: a flag like COMPLETING takes precedence over RUNNING.
         reason: why it waits or failed; "None" if there is no reason, "" if it comes from accounting.
         exit_code: "status:signal".
         nodelist: like node-[1-2]; "" before the job has nodes.
@@ -123,8 +123,8 @@ class Step:
     Args:
         id: what comes behind the dot: 0, batch, extern.
         nodes: host names in Slurm's order.
-        tasks: how many there were.
-        distribution: how they were spread over the nodes, like Block. https://slurm.schedmd.com/srun.html#OPT_distribution
+        tasks: number of tasks.
+        distribution: how the tasks were distributed over the nodes, like Block. https://slurm.schedmd.com/srun.html#OPT_distribution
         elapsed: seconds.
     """
 
@@ -151,12 +151,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class JobAccounting(Job):
-    """A job as accounting has it. A requeued job has one record for every run.
+    """A job's record in accounting. A requeued job has one record for each run.
 
     The tasks of an array that never started are one record, whose id is the array's.
 
     Args:
-        nodes: how many it had.
+        nodes: number of its nodes.
         elapsed: seconds.
     """
 
@@ -211,7 +211,7 @@ def parse_accounting(text: str) -> list[JobAccounting]:
 
 
 def _holds(tasks: str, task: int) -> bool:
-    """Whether a list like [1,3-5,10-20:2%4] has the task; yes if Slurm cut the list short."""
+    """Whether a list like [1,3-5,10-20:2%4] has the task; True if Slurm cut the list short."""
     spans = re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", tasks.partition("%")[0])
     listed = any(task in range(int(first), int(last or first) + 1, int(step or 1)) for first, last, step in spans)
     return listed or "..." in tasks
@@ -264,7 +264,7 @@ def _step(fields: Fields) -> Step:
 
 
 def _ids(fields: Fields, array_job: str, array_task: str, het_job: str, het_offset: str) -> dict[str, Any]:
-    """The arguments of Job that say which one it is; the arguments are paths. A number of 0 is no array and no job."""
+    """The arguments of Job that identify it; the arguments here are paths. A number of 0 means no array and no job."""
     raw_id = str(fields.count("job_id"))
     ids: dict[str, Any] = {"id": raw_id, "raw_id": raw_id, "array_job_id": None, "array_task_id": None}
     if array := fields.number(array_job):

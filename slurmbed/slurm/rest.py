@@ -21,25 +21,25 @@ LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
 class Refused(CommandError):
-    """Slurm did not believe the token, or does not let its user do what was asked."""
+    """Slurm rejected the token, or does not allow its user the request."""
 
 
 class Direct(HTTPAdapter):
-    """Requests that go through no proxy, whatever the environment says."""
+    """Requests without a proxy, whatever the environment says."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]
         return super().send(request, **{**options, "proxies": {}})
 
 
 class Rest:
-    """slurmrestd as a user sees it.
+    """A client of slurmrestd, as one user.
 
     Args:
-        url: like http://127.0.0.1:6820. The environment's proxies and CA bundle (REQUESTS_CA_BUNDLE) count, but what is
-            on this machine is reached without a proxy.
+        url: like http://127.0.0.1:6820. Requests use the proxies and CA bundle (REQUESTS_CA_BUNDLE) of the environment,
+            but no proxy for this machine.
         token: from `slurmbed token`, or `scontrol token`.
-        user: who asks; without it the token says so.
-        version: of the API, like v0.0.42; without it the newest that slurmrestd has.
+        user: the user; default: the one that the token names.
+        version: version of the API, like v0.0.42; default: the newest that slurmrestd has.
     """
 
     def __init__(self, url: str, token: str, user: str = "", version: str = ""):
@@ -52,14 +52,14 @@ class Rest:
             self.session.mount(prefix, Direct())
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        """Any request; ``{version}`` in the path becomes the version: GET /slurm/{version}/diag/.
+        """Send any request; ``{version}`` in the path becomes the version: GET /slurm/{version}/diag/.
 
         Args:
             options: those of requests, like ``json`` and ``params``.
 
         Raises:
-            Refused: Slurm did not accept the token, or the user may not do this.
-            CommandError: no answer, or an error, in Slurm's words.
+            Refused: Slurm rejected the token, or the user may not do this.
+            CommandError: no answer, or an error; with Slurm's message.
         """
         version = self.version if "{version}" in path else ""
         asked = f"{method} {path.replace('{version}', version)}"
@@ -90,19 +90,19 @@ class Rest:
         return all(each.get("responding", each.get("pinged") == "UP") for each in pings)  # pinged: until v0.0.42
 
     def nodes(self) -> list[Node]:
-        """As Slurm.nodes."""
+        """Like Slurm.nodes."""
         return parse_nodes(self.request("GET", "/slurm/{version}/nodes/").text)
 
     def submit(self, script: str, **job: object) -> str:
-        """Submit a job script; the id of the job.
+        """Submit a job script. Returns the job's id.
 
         Args:
             script: its text, which begins with ``#!``.
-            job: what the API calls a job's properties, like ``tasks=2, standard_output="out.log"``. Without them the
-                job runs in /workspace, with a plain PATH.
+            job: properties of a job under their names in the API, like ``tasks=2, standard_output="out.log"``. By
+                default the job runs in /workspace, with a plain PATH.
 
         Raises:
-            CommandError: in Slurm's words, if it refuses the job.
+            CommandError: Slurm refuses the job; with its message.
         """
         usual = {"current_working_directory": "/workspace", "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"]}
         body = {"script": script, "job": {**usual, **job}}
@@ -113,11 +113,11 @@ class Rest:
         return parse_jobs(self.request("GET", "/slurm/{version}/jobs/").text)
 
     def job(self, job_id: str) -> Job:
-        """As Slurm.job, of what slurmctld knows."""
+        """Like Slurm.job, for jobs that slurmctld still knows."""
         return deciding(parse_jobs(self.request("GET", f"/slurm/{{version}}/job/{job_id}").text))
 
     def wait(self, job_id: str, timeout: float) -> Job:
-        """The job once it is over. WaitTimeout if that is not within ``timeout`` seconds."""
+        """Block until the job is over. Returns its record. WaitTimeout after ``timeout`` seconds."""
 
         def check() -> Job:
             job = self.job(job_id)
@@ -131,18 +131,18 @@ class Rest:
         self.request("DELETE", f"/slurm/{{version}}/job/{job_id}")
 
     def accounting(self, **asked: str) -> list[JobAccounting]:
-        """Jobs as slurmdbd has them; ``asked`` is what the API lets one ask for, like ``users="alice"``."""
+        """slurmdbd's records of jobs; ``asked`` are query parameters of the API, like ``users="alice"``."""
         return parse_accounting(self.request("GET", "/slurmdb/{version}/jobs/", params=asked).text)
 
 
 def errors(answer: requests.Response) -> str:
-    """What an answer says went wrong; "" for one that is as it should be."""
+    """The errors in an answer; "" if there are none."""
     try:
         body = answer.json()
     except ValueError:
         body = None
     body = body if isinstance(body, Mapping) else {}
     told = [": ".join(filter(None, map(each.get, ("description", "error")))) for each in body.get("errors") or ()]
-    # Of a job that is not cancelled it says so with HTTP status 200, and no errors.
+    # If a job cannot be cancelled, the answer has HTTP status 200 and no errors, but this.
     told += [each["error"]["message"] for each in body.get("status") or () if each["error"]["code"]]
     return "; ".join(told) or ("" if answer.ok else answer.text.strip()[:500] or answer.reason)
