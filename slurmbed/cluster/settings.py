@@ -173,7 +173,7 @@ class Settings(BaseModel):
 
 
 def checked(values: dict[str, Any]) -> Settings:
-    """Settings from text, as from a command line. UsageError, in make's words, for what is refused."""
+    """Settings from text, as from a command line. UsageError, like NAME=value: reason, for wrong values."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""`make bubble`: how long the stages of a pipeline wait for each other, measured by a job on the cluster and drawn."""
+"""`make bubble`: a job on the cluster measures how long the stages of a pipeline are idle; the result is drawn."""
 
 from pathlib import Path
 

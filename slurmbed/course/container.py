@@ -53,7 +53,7 @@ def tell(console: Console, text: str) -> None:
 
 
 def name_in_registry(image: str, registry: str) -> str:
-    """What an image of Docker's is called in a registry: its name, without the registry that it came from.
+    """The name of Docker's image in another registry: its name without the registry that it came from.
 
     >>> name_in_registry("nvcr.io/nvidia/pytorch:24.11-py3", "localhost:5000")
     'localhost:5000/nvidia/pytorch:24.11-py3'

@@ -1,4 +1,4 @@
-"""`make grade LESSON=3`: is the exercise of a lesson done? A job on the cluster checks the student's file."""
+"""`make grade LESSON=3`: a job on the cluster checks the student's file, the exercise of a lesson."""
 
 from rich.console import Console
 

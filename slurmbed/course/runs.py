@@ -1,4 +1,4 @@
-"""A training run, seen from the host: the files that its job writes into the workspace, and what they say."""
+"""A training run, seen from the host: the files that its job writes to the workspace, and their contents."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def now() -> float:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a finished run of train.py left.
+    """The results of a finished run of train.py.
 
     Attributes:
         summary: summary.json.
@@ -72,7 +72,7 @@ class RunResult:
 
     @property
     def nodes(self) -> int:
-        """How many nodes it ran on."""
+        """Number of nodes it ran on."""
         return len({item.slurm_node for item in self.placed})
 
 
@@ -123,7 +123,7 @@ class Run:
         return self.results("summary.json")
 
     def result(self, placed: list[Placed]) -> RunResult:
-        """All that the finished run left. Raises as ``results``."""
+        """The results of the finished run. Raises as ``results``."""
         timeline = self.read("timeline.json")
         return RunResult(self.summary(), self.metrics(), placed, json.loads(timeline) if timeline else None)
 

@@ -52,7 +52,7 @@ def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, i
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asks of a run."""
+    """Options of a run."""
 
     recipe: str | None = None
     """The program's default if None, here and below."""
@@ -64,7 +64,7 @@ class Asked:
     """The image of the ranks' containers; they have none if None."""
 
     def arguments(self) -> list[str]:
-        """As a user gives them to make."""
+        """The options as arguments of make."""
         named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text, "CONTAINER": self.container}
         return [f"{name}={value}" for name, value in named.items() if value]
 

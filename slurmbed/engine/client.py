@@ -74,7 +74,7 @@ class EngineInfo:
 
     @property
     def maps_users(self) -> bool:
-        """Whether users in containers are others outside: no user of a container but root can be the host's user."""
+        """Whether uids in containers are other uids on the host: only root of a container can be the host's user."""
         return bool({"rootless", "userns"} & set(self.security))
 
 
@@ -97,7 +97,7 @@ class Engine:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """The SDK's errors as CommandError; that of an engine that is not there as SlurmbedError."""
+        """Raise the SDK's errors as CommandError, or as SlurmbedError if no engine answers."""
         import requests.exceptions  # comes with docker
 
         try:
@@ -119,7 +119,7 @@ class Engine:
             return self.api.version()["Version"]
 
     def containers(self) -> list[dict[str, Any]]:
-        """What the engine lists of every container, running or not."""
+        """The engine's list of all containers, running or not."""
         with self.explained("docker ps"):
             return self.api.containers(all=True)
 
@@ -132,23 +132,23 @@ class Engine:
             return self.api.networks()
 
     def images(self, label: str) -> list[dict[str, Any]]:
-        """What the engine lists of every image with this label."""
+        """The engine's list of all images with this label."""
         with self.explained("docker images"):
             return self.api.images(filters={"label": label})
 
     def tag(self, image: str, name: str) -> None:
-        """Give the image with this id a name like slurmbed-db:24.11; another one loses it."""
+        """Tag the image with this id, like slurmbed-db:24.11; another image loses the tag."""
         with self.explained(f"docker tag {image} {name}"):
             repository, _, tag = name.rpartition(":")
             self.api.tag(image, repository, tag)
 
     def logs(self, container: str, lines: int) -> str:
-        """The last lines that a container has printed."""
+        """The last lines of a container's log."""
         with self.explained(f"docker logs {container}"):
             return self.api.logs(container, tail=lines).decode(errors="replace")
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """What `docker inspect` prints of a container."""
+        """The output of `docker inspect` for a container."""
         with self.explained(f"docker inspect {container}"):
             return self.api.inspect_container(container)
 
@@ -170,7 +170,7 @@ class Engine:
             self.api.connect_container_to_network(container, network, aliases=list(aliases))
 
     def remove_containers(self, names: Sequence[str]) -> None:
-        """Remove containers with their anonymous volumes; one that is not there is none to remove."""
+        """Remove containers with their anonymous volumes; missing ones are skipped."""
         for name in names:
             with self.explained(f"docker rm {name}"):
                 try:
@@ -198,10 +198,10 @@ class Engine:
         """Run a command in a container to its end.
 
         Args:
-            timeout: seconds, after which it is ended inside the container.
+            timeout: seconds, after which the command is killed in the container.
 
         Raises:
-            CommandError: there is no such container, it does not run, or the command ran past ``timeout``.
+            CommandError: the container does not exist or does not run, or the command ran past ``timeout``.
         """
         running = self.start(container, argv, user=user, workdir=workdir, timeout=timeout)
         for _ in running.lines():
@@ -217,7 +217,7 @@ class Engine:
         workdir: str | None = None,
         timeout: float = 60,
     ) -> "RunningCommand":
-        """As ``exec``, but return as soon as the command runs."""
+        """Like ``exec``, but return as soon as the command runs."""
         place = ["--workdir", workdir] if workdir else []
         typed = ("docker", "exec", "--user", user, *place, container, *map(str, argv))
         bounded = ["timeout", "--kill-after=5", f"{timeout:g}", *map(str, argv)]
@@ -228,7 +228,7 @@ class Engine:
 
     @contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
-        """Requests inside may be silent for so many seconds."""
+        """Within this context requests time out after so many seconds without an answer."""
         before, self.api.timeout = self.api.timeout, math.ceil(seconds)
         try:
             yield
@@ -280,11 +280,11 @@ class RunningCommand:
                 yield from (line.decode(errors="replace") for line in lines)
 
     def stop(self) -> None:
-        """Hear no more of it, from any thread. The command itself goes on until its end or its time limit."""
+        """Stop reading, from any thread. The command itself continues until its end or its time limit."""
         self.stream.close()
 
     def result(self) -> Result:
-        """What it left. CommandError if it ran past its time limit."""
+        """Its exit status and output. CommandError if it ran past its time limit."""
         with self.engine.explained(shlex.join(self.typed)):
             code = self.engine.api.exec_inspect(self.exec_id)["ExitCode"]
         output, errors = (b"".join(parts).decode(errors="replace") for parts in (self.stdout, self.stderr))
@@ -323,7 +323,7 @@ def no_answer(detail: str) -> SlurmbedError:
 
 
 def endpoint() -> str | None:
-    """Where the `docker` command finds its engine: DOCKER_HOST, or the context in use; None for the usual socket."""
+    """The `docker` command's address of the engine: DOCKER_HOST or the current context's; None for the usual socket."""
     if named := os.environ.get("DOCKER_HOST"):
         return named
     from docker.context import ContextAPI  # as in Engine
@@ -333,7 +333,7 @@ def endpoint() -> str | None:
 
 
 def tls_of_environment() -> Mapping[str, Any]:
-    """The `docker` command's TLS settings, where DOCKER_TLS_VERIFY or DOCKER_CERT_PATH asks for it."""
+    """The `docker` command's TLS settings, if DOCKER_TLS_VERIFY or DOCKER_CERT_PATH is set."""
     from docker.utils import kwargs_from_env  # as in Engine
 
     found = kwargs_from_env()

@@ -1,4 +1,4 @@
-"""The Compose CLI: what makes, starts, stops and removes a cluster's containers, and builds its images."""
+"""The Compose CLI, which makes, starts, stops and removes a cluster's containers, and builds its images."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def compose_version() -> str:
 
 
 def container_name(project: str, service: str) -> str:
-    """What Compose calls the container of a service."""
+    """Compose's name for the container of a service."""
     return f"{project}-{service}-1"
 
 
@@ -37,7 +37,7 @@ class Compose:
 
     Args:
         project: its name; the cluster's name.
-        install: called when there is no Compose v2; the command is run again after it.
+        install: called if Compose v2 is missing; then the command runs again.
     """
 
     def __init__(self, project: str, install: Callable[[], None] | None = None):
@@ -51,21 +51,21 @@ class Compose:
         timeout: float,
         capture: bool = True,
     ) -> Result:
-        """``docker compose ARGUMENTS`` on docker-compose.yml and the overlay, which is given on stdin.
+        """``docker compose ARGUMENTS`` on docker-compose.yml and the overlay, which is passed on stdin.
 
         Args:
-            environment: the variables of docker-compose.yml; None takes one out.
+            environment: the variables of docker-compose.yml; None removes one.
         """
         files = ("-f", str(BASE_FILE), "-f", "-")
         env = {**environment, "DOCKER_BUILDKIT": "1"}
         return self._run(*files, *arguments, timeout=timeout, env=env, stdin=json.dumps(overlay), capture=capture)
 
     def by_name(self, *arguments: str, timeout: float, capture: bool = True) -> Result:
-        """``docker compose ARGUMENTS`` on the containers that are there, whatever file they came from."""
+        """``docker compose ARGUMENTS`` on the existing containers, whatever file they came from."""
         return self._run("--project-directory", "/", *arguments, timeout=timeout, env={}, capture=capture)
 
     def _run(self, *arguments: str, env: Mapping[str, str | None], **options: Any) -> Result:
-        # Neither Compose's own variables nor a file .env that lies there decide what a cluster is.
+        # Neither Compose's own variables nor a file .env change a cluster.
         argv = ["docker", "compose", "--env-file", os.devnull, "--ansi", "never", "-p", self.project, *arguments]
         options["env"] = {**dict.fromkeys(name for name in os.environ if name.startswith("COMPOSE_")), **env}
         done = run(argv, **options)

@@ -1,4 +1,4 @@
-"""What contradicts itself in a cluster's configuration file."""
+"""Contradictions in a cluster's configuration file."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NEEDED = re.compile(
 """Keys of slurm.conf that slurmbed sets itself."""
 
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|home|keys|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var|workspace)(/|$)")
-"""Folders of a container that are not to be covered."""
+"""Folders of a container that no mount may cover."""
 
 
 def conflicts(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:

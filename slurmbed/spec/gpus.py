@@ -1,4 +1,4 @@
-"""GPUs of a node as a value, and how those of the host are shared out. Pure: what the host has comes as an argument."""
+"""GPUs of a node as a value, and how the host's GPUs are assigned. Pure: the host's GPUs come as an argument."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 from slurmbed.errors import UsageError
 
 MAX_GPUS = 16  # of one node
-EMULATED = "emulated"  # the type of emulated GPUs to which nobody gave another one
+EMULATED = "emulated"  # the type of emulated GPUs without another one
 FORMS = "2, h100:8, emulated:2 or emulated:h100:8"
 
 
@@ -49,11 +49,11 @@ class Gpus(BaseModel):
 
     @property
     def gres(self) -> str:
-        """What the node's record says, like gpu:2 and gpu:h100:8; "" for none."""
+        """Gres of the node's record, like gpu:2 and gpu:h100:8; "" for none."""
         return ":".join(filter(None, ("gpu", self.slurm_type, str(self.count)))) if self else ""
 
     def on_host(self, names: Sequence[str]) -> "Gpus":
-        """Itself, or emulated GPUs where none of the host's GPUs ``names`` is of its type."""
+        """Itself, or emulated GPUs if none of the host's GPUs ``names`` has its type."""
         if not self or self.emulated or any(self.matches(name) for name in names):
             return self
         return self.model_copy(update={"emulated": True})
@@ -98,7 +98,7 @@ def share_out(gpus: Gpus, nodes: int, names: Sequence[str], taken: Collection[st
 
 
 def notice(gpus: Gpus, names: Sequence[str], group: str = "") -> str:
-    """What a user should know of emulated GPUs; "" for GPUs of the host."""
+    """A message that GPUs are emulated; "" for GPUs of the host."""
     if not gpus.emulated:
         return ""
     of_type = f" of type {gpus.type}" if gpus.type else ""

@@ -21,14 +21,14 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
     """The cluster that the file at ``path`` describes, on this machine.
 
     Args:
-        host_gpus: gives the names of the host's GPUs. It is called only if the file has GPUs that are not emulated.
+        host_gpus: returns the names of the host's GPUs. It is called only if the file has GPUs that are not emulated.
 
     Raises:
         UsageError: naming the file, and every mistake with its line.
     """
     try:
         text = path.read_text()
-        # The base loader takes every value as text, and pydantic says what it is: to others 1:30:00 is the number 5400.
+        # The base loader reads every value as text; pydantic converts it. To other loaders 1:30:00 is the number 5400.
         tree, values = yaml.compose(text, yaml.BaseLoader), yaml.load(text, yaml.BaseLoader)
     except OSError as error:
         raise UsageError(f"CONFIG={path}: {error.strerror}", "name a file like clusters/laptop.yaml") from None
@@ -52,7 +52,7 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
 
 
 def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, str]]:
-    """Keys that a mapping has twice, which YAML's loaders overwrite in silence."""
+    """Keys that a mapping has twice; YAML's loaders silently keep the last one."""
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
@@ -66,7 +66,7 @@ def repeated_keys(node: yaml.Node) -> Iterator[tuple[int, str]]:
 
 
 def line_of(tree: yaml.Node, location: Location) -> int:
-    """The line of the key or list item at ``location``, or of the nearest thing around it that is there."""
+    """The line of the key or list item at ``location``, or of the nearest one around it that exists."""
     line, node = tree.start_mark.line, tree
     for part in location:
         if isinstance(node, yaml.MappingNode) and (pair := {k.value: (k, v) for k, v in node.value}.get(part)):
@@ -85,7 +85,7 @@ def dotted(location: Location) -> str:
 
 
 def describe(error: ErrorDetails) -> str:
-    """One of pydantic's errors in a line; an unknown key with the known one that is nearest."""
+    """One of pydantic's errors in a line; for an unknown key, with the nearest known one."""
     where, key = dotted(error["loc"]), str(error["loc"][-1])
     if error["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in model_at(error["loc"]).model_fields.items()]
@@ -100,7 +100,7 @@ def describe(error: ErrorDetails) -> str:
 
 
 def on_this_machine(spec: ClusterSpec, start: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
-    """The spec with host paths seen from ``start``, and emulated GPUs where this machine has none of their type."""
+    """The spec with host paths relative to ``start``, and emulated GPUs if this machine has none of their type."""
     names = host_gpus() if any(group.gpus and not group.gpus.emulated for group in spec.nodes) else ()
     groups = [group.model_copy(update={"gpus": group.gpus.on_host(names)}) for group in spec.nodes]
     mounts = [
@@ -125,7 +125,7 @@ def missing_folders(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
 
 
 def unfit_hooks(spec: ClusterSpec) -> Iterator[tuple[Location, str]]:
-    """What Slurm would not run: it takes a node out of service where a Prolog cannot be run."""
+    """Files that Slurm could not run: it takes a node out of service if a Prolog cannot be run."""
     if not spec.hooks:
         return
     for path in sorted(Path(spec.hooks).glob("*")):

@@ -95,7 +95,7 @@ class NodeGroup(Strict):
 
     @property
     def threads_in_all(self) -> int:
-        """Of all cores of all sockets; 0 if nothing is said of them."""
+        """Of all cores of all sockets; 0 if the file does not set them."""
         if not (self.sockets or self.cores or self.threads):
             return 0
         sockets, threads = self.sockets or 1, self.threads or 1
@@ -103,7 +103,7 @@ class NodeGroup(Strict):
 
     @property
     def topology(self) -> str:
-        """In Slurm's words; "" if nothing is said of it."""
+        """As in Slurm's record; "" if the file does not set it."""
         if not self.threads_in_all:
             return ""
         sockets, threads = self.sockets or 1, self.threads or 1
