@@ -147,7 +147,7 @@ static int is_readable(int end, pid_t pid, int child)
 /* The report up to the empty text that ends it; NULL if it ended before. The image's entrypoint may have written it. */
 static char *read_report(int end, pid_t pid, int child)
 {
-	char *text = malloc(LONGEST);
+	char *text = calloc(1, LONGEST + 2); /* ended as it should be, whatever is in it */
 	size_t size = 0;
 	ssize_t got;
 

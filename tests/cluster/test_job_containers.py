@@ -165,18 +165,23 @@ def test_nothing_is_left_of_a_step_that_was_killed(port_of_call, ship):
 
 
 def test_a_pull_that_hangs_ends_with_its_job(port_of_call):
-    """Slurm sends no signal to a step without tasks; the registry here answers nothing, which takes a minute alone."""
-    srun = "['srun', '--container-image=localhost:7777/ship', 'true']"
-    script = f"import socket, subprocess; s = socket.create_server(('', 7777)); subprocess.run({srun})"
-    where = ("--nodelist=node-1", "--export=ALL,SQUEUE_USERS=bob")  # of the user's own squeue
-    job_id = port_of_call.slurm.submit(*where, "--output=/dev/null", "--wrap", f'python3 -c "{script}"')
-    wait_until(lambda: find(port_of_call, ".* image=localhost:7777/ship"), what="the pull begins", timeout=120)
+    """Slurm sends no signal to a step without tasks; the registry here answers nothing, which takes 70 s alone.
+    So the plugin asks squeue, which the user's variables could turn, and which lists the whole array of a last task."""
+    server = "import socket, time; s = socket.create_server(('', 7777)); time.sleep(120)"
+    engine.execute(port_of_call, "node-1", ["python3", "-c", server], options=["--detach"]).check()
+    listens = "until exec 3<>/dev/tcp/localhost/7777; do sleep 0.1; done"
+    engine.execute(port_of_call, "node-1", ["bash", "-c", listens]).check()
+    step = "test $SLURM_ARRAY_TASK_ID = 1 || srun --container-image=localhost:7777/ship true"
+    where = ("--array=1-2", "--nodelist=node-1", "--export=ALL,SQUEUE_USERS=bob", "--output=/dev/null")
+    job_id = port_of_call.slurm.submit(*where, "--wrap", step)
+    pull = ".* image=localhost:7777/ship"
+    wait_until(lambda: find(port_of_call, pull, "--older=6"), what="the pull goes on for 6 s", timeout=60)
     port_of_call.slurm.cancel(job_id)
-    jobs.wait_until_idle(port_of_call, timeout=45)
+    jobs.wait_until_idle(port_of_call, timeout=40)
 
 
-def find(cluster, words: str) -> None:
-    if not engine.execute(cluster, "node-1", ["pgrep", "-u", "alice", "-f", f"^[^ ]*{words}$"]).ok:
+def find(cluster, words: str, *options: str) -> None:
+    if not engine.execute(cluster, "node-1", ["pgrep", *options, "-u", "alice", "-f", f"^[^ ]*{words}$"]).ok:
         raise Pending("not yet")
 
 
