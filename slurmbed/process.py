@@ -78,7 +78,7 @@ def run(
     pipe = subprocess.PIPE if capture else None
     text = stdin if isinstance(stdin, str) else None
     nothing = subprocess.DEVNULL if capture else None
-    # In a session of its own, so that it can be ended as a whole. What may ask a question must stay on the terminal.
+    # In a new session, so that all its processes can be ended. A command that may ask a question stays on the terminal.
     own_session = capture or not (sys.stdin and sys.stdin.isatty())
     try:
         child = subprocess.Popen(

@@ -27,7 +27,7 @@ def wait_until(
     """Call ``check`` until it returns instead of raising Pending, and return what it returned.
 
     Args:
-        what: the condition in words, for the error.
+        what: a description of the condition, for the error.
         timeout: seconds; the check is made at least once.
         interval: shortest time between two checks, in seconds. It grows with the time waited, to at most 1 s.
         clock, sleep: for tests.

@@ -32,7 +32,7 @@ def show_nodes(name: str, nodes: Sequence[Node]) -> None:
 
 
 def show_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Rows of as many words, the first one headings, for a reader or for awk."""
+    """Print rows in columns, the first row as headings, for a reader or for awk."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for each in rows:
         click.echo("  ".join(text.ljust(width) for text, width in zip(each, widths, strict=True)).rstrip())

@@ -60,7 +60,7 @@ def token(cluster: Cluster, user: str = "", lifespan: int = LIFESPAN) -> str:
 
 
 def rest(cluster: Cluster, user: str = "", lifespan: int = LIFESPAN) -> "Rest":
-    """A client of the cluster's slurmrestd, as the user; arguments and errors as of ``rest_url`` and ``token``."""
+    """A client of the cluster's slurmrestd, as the user; arguments and errors as for ``rest_url`` and ``token``."""
     from slurmbed.slurm.rest import Rest  # who needs none does not wait for requests
 
     return Rest(rest_url(cluster), token(cluster, user, lifespan))

@@ -132,7 +132,7 @@ class Cluster:
             remove(self.compose, self.look)
 
     def purge(self) -> None:
-        """Remove the cluster and all images of slurmbed, also the base image if it was bootstrapped here.
+        """Remove the cluster and all images of slurmbed, and the base image if slurmbed made it.
 
         Raises:
             UsageError: another container uses the images; nothing was removed.
@@ -155,7 +155,7 @@ class Cluster:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the engine has; looked at once, and again after something was changed."""
+        """The containers, volumes, networks and images of the engine; taken once, and again after a change."""
         return self._snapshot or self.look()
 
     def look(self) -> Snapshot:
@@ -164,7 +164,7 @@ class Cluster:
         return self._snapshot
 
     def choices(self) -> Choices:
-        """What the cluster was made with, or would be."""
+        """The choices that the cluster was made with, or would be."""
         return choices_so_far(self.snapshot)
 
     def workspace(self) -> Path:
@@ -184,12 +184,12 @@ class Cluster:
         return self.engine.exec(self.container_name(service), argv, user=user, timeout=timeout)
 
     def as_root(self, argv: Sequence[str]) -> Result:
-        """Run a command of Slurm's administrator, where slurmctld is."""
+        """Run a command as root in slurmctld's container, for Slurm's administrator."""
         return self.exec("slurmctld", argv)
 
     @property
     def user(self) -> str:
-        """Who owns the workspace, and runs jobs unless another user is named."""
+        """The user who owns the workspace and, unless another one is named, runs jobs."""
         spec = self.spec or self.snapshot.spec
         return (spec.users if spec else USERS)[0].name
 
@@ -220,7 +220,7 @@ class Cluster:
         return self.workspace() / file
 
     def export_logs(self, folder: Path) -> list[Path]:
-        """Write the logs of daemons and jobs, and what Slurm and the engine know, below ``folder``; the files."""
+        """Write the logs of daemons and jobs, and the state of Slurm and Docker, to ``folder``. Returns the files."""
         return list(export(self.engine, self.compose, self.snapshot, folder))
 
     def require(self) -> None:
@@ -261,7 +261,7 @@ class Cluster:
             raise UsageError(f"the cluster {self.name} is not running", f"start it: {COMMAND} up")
 
     def working_nodes(self) -> int:
-        """How many nodes work now; 0 if the cluster does not run, or slurmctld does not answer."""
+        """The number of nodes that work now; 0 if the cluster does not run, or slurmctld does not answer."""
         try:
             return sum(node.works for node in self.slurm.nodes()) if self.snapshot.is_running else 0
         except SlurmbedError:
@@ -290,12 +290,12 @@ class Cluster:
         return held
 
     def choosing_a_port(self) -> AbstractContextManager[None]:
-        """While it is held no other cluster chooses a port for its registry: a chosen port is free until it starts."""
+        """A lock: clusters choose a registry port one after another, because a chosen port is free until it is used."""
         chooses = self.settings.containers and not self.choices().registry_port
         return self.lock("up", "registry-port") if chooses else nullcontext()
 
     def install_engine(self) -> None:
-        """scripts/engine installs or starts what is missing where it can, and says what it does."""
+        """Run scripts/engine, which installs or starts what is missing, if it can, and prints what it does."""
         if run([str(ROOT / "scripts" / "engine")], timeout=1200, capture=False).returncode:
             raise SlurmbedError("no usable Docker engine (see above)")
 
@@ -317,7 +317,7 @@ class Cluster:
         _ = self.engine
 
     def plan(self, keep_images: bool = False) -> Plan:
-        """What to make, checked against the host.
+        """The plan of the cluster, checked against the host.
 
         Args:
             keep_images: keep the images that the cluster runs on, although their files have changed.

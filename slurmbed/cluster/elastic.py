@@ -78,7 +78,7 @@ def log_file(engine: Engine, name: str) -> Path:
 
 
 def start_agent(engine: Engine, name: str, tell: Say) -> None:
-    """Start the agent of a cluster. Where there is one already, the new one ends by itself."""
+    """Start the agent of a cluster. If one runs already, the new one ends by itself."""
     log = log_file(engine, name)
     descriptor = open_file(log)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
@@ -99,17 +99,17 @@ def agent(name: str) -> None:
                     for line in running.lines():
                         with logged():
                             settle(engine, name, line.split())
-                time.sleep(1)  # what fails at once is not tried again at once
+                time.sleep(1)  # do not retry at once after a failure
             say("the cluster is stopped")
     except WaitTimeout:
         return  # another one serves this cluster
-    with lock(engine.info.id, name, f"agent NAME={name}", say):  # not in the middle of a command that removes it
+    with lock(engine.info.id, name, f"agent NAME={name}", say):  # not while a command removes the cluster
         if not Snapshot.take(engine, name).exists:
             log.unlink(missing_ok=True)
 
 
 def runs(engine: Engine, name: str) -> bool:
-    """Whether slurmctld's container runs, or does so soon."""
+    """Whether slurmctld's container runs, or does so within RESTART seconds."""
 
     def check() -> bool:
         slurmctld = Snapshot.take(engine, name).services.get("slurmctld")
@@ -140,7 +140,7 @@ def settle(engine: Engine, name: str, wanted: Sequence[str]) -> None:
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """The engine's failures go into the log: Slurm asks again for a node that did not come."""
+    """Write the engine's failures to the log: Slurm asks again for a node that did not come."""
     try:
         yield
     except SlurmbedError as error:

@@ -1,4 +1,4 @@
-"""Real faults: kill, pause, cut off or restart a node or a daemon, and heal all of it again."""
+"""Real faults: kill, pause, disconnect or restart a node or a daemon, and undo it all."""
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.readiness import wait_ready
@@ -8,7 +8,7 @@ from slurmbed.errors import UsageError
 class Faults:
     """Faults of one cluster. ``service`` is node-2, slurmctld, slurmdbd, db or login.
 
-    As a context manager it heals the cluster in the end.
+    As a context manager it heals the cluster at the end.
 
     Raises:
         UsageError: the cluster has no such service.
@@ -28,11 +28,11 @@ class Faults:
         self.heal()
 
     def kill(self, service: str) -> None:
-        """End a container at once, as if its machine lost power. Docker does not start it again."""
+        """Kill a container at once, as if its machine lost power. Docker does not start it again."""
         self._act("kill", service)
 
     def stop(self, service: str) -> None:
-        """Stop a container in order, as a machine that is shut down."""
+        """Stop a container, like a machine that is shut down."""
         self._act("stop", service)
 
     def start(self, service: str) -> None:
@@ -44,7 +44,7 @@ class Faults:
         self._act("restart", service)
 
     def pause(self, service: str) -> None:
-        """Freeze all processes of a container, as a machine that hangs."""
+        """Freeze all processes of a container, like a machine that hangs."""
         self._act("pause", service)
         self.paused.add(service)
 
@@ -53,16 +53,16 @@ class Faults:
         self.paused.discard(service)
 
     def cut(self, service: str) -> None:
-        """Take a container off all networks of the cluster, as a pulled cable. Its processes go on."""
+        """Disconnect a container from all networks of the cluster, like a pulled cable. Its processes continue."""
         engine, container = self.cluster.engine, self._container(service)
         self.cut_off.setdefault(service, engine.networks_of(container))
         for network in self.cut_off[service]:
             engine.disconnect(container, network)
 
     def mend(self, service: str) -> None:
-        """Put a container that was cut off back on its networks.
+        """Reconnect a container that was cut off.
 
-        If others got its address meanwhile it is restarted, because Slurm keeps addresses.
+        If another one got its address meanwhile, it is restarted, because Slurm keeps addresses.
         """
         engine, container = self.cluster.engine, self._container(service)
         before = self.cut_off.pop(service, {})

@@ -13,22 +13,22 @@ from slurmbed.errors import SlurmbedError
 from slurmbed.process import INHERITED
 from slurmbed.wait import Pending, wait_until
 
-FOLDER = Path("/tmp")  # not $TMPDIR: all users of an engine have to meet
+FOLDER = Path("/tmp")  # not $TMPDIR: all users of an engine share it
 LONGEST = 3600  # seconds to wait for another command
 
 
 @contextmanager
 def lock(engine: str, name: str, command: str, say: Callable[[str], None], longest: float = 0) -> Iterator[None]:
-    """Hold the lock ``name`` of the engine with the id ``engine``; while another has it, wait, and say for whom.
+    """Hold the lock ``name`` of the engine with the id ``engine``. If another process holds it, say so and wait.
 
-    The commands that ``run`` starts hold it too: after this process was killed it is free when they have all ended.
+    The commands that ``run`` starts hold it too: if this process is killed, the lock is free when they have all ended.
 
     Args:
-        command: what holds it, for whoever waits.
+        command: a description of this holder, for processes that wait.
         longest: seconds to wait for it; an hour if 0.
 
     Raises:
-        WaitTimeout: it was not free by then; names the one that has it.
+        WaitTimeout: it was not free by then; names the holder.
         SlurmbedError: its file cannot be opened.
     """
     descriptor = open_file(FOLDER / f"slurmbed-{re.sub('[^A-Za-z0-9]', '', engine)}-{name}.lock")
@@ -77,7 +77,7 @@ def open_file(path: Path) -> int:
 
 
 def user() -> str:
-    """Who runs this, by name where there is one."""
+    """The user who runs this, by name if there is one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's uid without a name
@@ -85,6 +85,6 @@ def user() -> str:
 
 
 def read_holder(descriptor: int) -> str:
-    """Who wrote itself into the file, for a terminal: any user may have written there."""
+    """The holder that the file names, made safe for a terminal: any user can write to the file."""
     text = os.pread(descriptor, 200, 0).decode(errors="replace")
     return "".join(filter(str.isprintable, text)) or "another command"

@@ -56,7 +56,7 @@ def mebibytes(value: Any) -> Any:
 
 
 def folder(value: Path) -> Path:
-    """The folder's absolute path. ValueError if there is none, or if it is not one to share with a cluster."""
+    """The folder's absolute path. ValueError if it does not exist, or must not be shared with a cluster."""
     if not value.is_dir():
         raise ValueError("not a folder; name the folder of your jobs")
     path = value.resolve()
@@ -78,7 +78,7 @@ def can_be_shared(path: Path) -> bool:
 
 
 def shared_folder(value: Path) -> Path:
-    """As ``folder``. ValueError if the containers have a folder of their own there."""
+    """Like ``folder``. ValueError if the containers have another folder at this path."""
     path = folder(value)
     if not can_be_shared(path):
         raise ValueError("containers cannot have a folder at this path; share another one, or use WORKSPACE")

@@ -1,4 +1,4 @@
-"""Where the time of a command goes."""
+"""How long the steps of a command take."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,13 +10,13 @@ class Timeline(list[tuple[str, float]]):
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Write down what is done in the `with`, unless it fails."""
+        """Record the time of the `with` block, unless it fails."""
         started = time.perf_counter()
         yield
         self.append((name, time.perf_counter() - started))
 
     def stages(self) -> Callable[[str], None]:
-        """Writes down the stages of readiness, as they are reached."""
+        """Returns a function that records each stage of readiness when it is reached."""
         last = time.perf_counter()
 
         def reached(stage: str) -> None:

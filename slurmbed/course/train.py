@@ -105,7 +105,7 @@ def prepare_run(cluster: Cluster, console: Console, asked: Asked) -> list[str]:
 def run_job(
     cluster: Cluster, console: Console, parallel: str, nodes: int, arguments: list[str], image: str = ""
 ) -> tuple[Run, RunResult]:
-    """Submit a strategy's job, follow it to its end, and prove that each rank had a node of its own.
+    """Submit a strategy's job, follow it to its end, and prove that each rank had a separate node.
 
     Args:
         image: for the ranks' containers, as jobs/launch.sh takes it from the environment; "" for none.

@@ -142,12 +142,12 @@ def let_nodes_make_cgroups(services: dict[str, dict]) -> None:
 
 
 def security_options(apparmor: bool) -> list[str]:
-    """Options that let a container make user namespaces and mount in them; ``apparmor`` as of ``overlay``."""
+    """Options that let a container make user namespaces and mount in them; ``apparmor`` as for ``overlay``."""
     return [f"seccomp={SECCOMP}", *(["apparmor=unconfined"] if apparmor else [])]
 
 
 def let_jobs_have_containers(services: dict[str, dict], registry_port: int, apparmor: bool) -> None:
-    """Where users' processes run they may make user namespaces and mount in them; images are on a volume of theirs."""
+    """Let users' processes on login and the nodes make user namespaces and mount in them; images are on a volume."""
     options = [each.replace("$", "$$") for each in security_options(apparmor)]
     volume = {"type": "volume", "source": "images", "target": "/var/lib/container-images"}
     for name, service in services.items():

@@ -15,7 +15,7 @@ NODE_STATES = {
     # With jobs, kept for one (PLANNED, RESERVED, BLOCKED), in a reservation for maintenance, to be rebooted later.
     **dict.fromkeys(("ALLOCATED", "MIXED", "COMPLETING", "PERFCTRS", "PLANNED", "RESERVED", "BLOCKED"), BUSY),
     **dict.fromkeys(("MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_CANCELED", "UNDRAIN"), BUSY),
-    # Until its slurmd registers. That ends DOWN too, whoever has set it: ReturnToService=2.
+    # Until its slurmd registers. That also ends DOWN, even if set by an administrator: ReturnToService=2.
     **dict.fromkeys(("DOWN", "UNKNOWN", "FUTURE", "NOT_RESPONDING", "RESUME", "REBOOT_ISSUED"), WAITS),
     **dict.fromkeys(("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN"), WAITS),
     **dict.fromkeys(("POWERING_UP", "POWER_UP"), WAITS),

@@ -118,7 +118,7 @@ class Partition(Strict):
     default_time: Time | None = None
     max_time: Time | None = None
     priority_tier: Tier | None = None
-    preempt_mode: PreemptMode | None = None  # what becomes of its jobs when a higher tier wants their nodes
+    preempt_mode: PreemptMode | None = None  # what happens to its jobs when a higher tier needs their nodes
 
 
 LIMITS = (
@@ -134,7 +134,7 @@ class Qos(Strict):
     name: Name
     priority: Annotated[int, Field(ge=0)] | None = None
     preempts: list[Name] = []  # names of QOS whose jobs make room
-    preempt_mode: PreemptMode | None = None  # what becomes of its own jobs then
+    preempt_mode: PreemptMode | None = None  # what happens to its own jobs then
     grace_time: Annotated[int, Field(ge=0)] | None = None  # seconds between a job's SIGTERM and its end
     limits: Limits = Limits()
 
