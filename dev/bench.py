@@ -123,7 +123,7 @@ def alternate(name: str, nodes: int, rounds: int, workspace: str) -> tuple[dict[
             started = time.perf_counter()
             printed = real.up()
             taken[COLD].append(time.perf_counter() - started)
-            timeline = "\n".join(re.findall(r"^│.*│$", printed.partition("where the time went")[2], re.MULTILINE))
+            timeline = with_the_rest(taken[COLD][-1], printed)
             taken[NOTHING].append(seconds(real.up))
             real.down()
             taken[WARM].append(seconds(real.up))
@@ -132,6 +132,13 @@ def alternate(name: str, nodes: int, rounds: int, workspace: str) -> tuple[dict[
         bare.remove()
         real.clean()
     return taken, timeline
+
+
+def with_the_rest(took: float, printed: str) -> str:
+    """The timeline that `make up` printed, and a row for what it cannot see: seconds of make and of Python's start."""
+    rows = re.findall(r"^│ (.*\S) +│ +([\d.]+) │$", printed.partition("where the time went")[2], re.MULTILINE)
+    rest = took - sum(float(seconds) for _, seconds in rows)
+    return "\n".join(f"  {name:26}{float(seconds):6.2f}" for name, seconds in [("make, Python", rest), *rows])
 
 
 @contextmanager
