@@ -48,6 +48,7 @@ def profile(step, number, folder):
             result = step()
             if cuda:
                 torch.cuda.synchronize()
+        dist.barrier()  # meanwhile gloo notes the end of the last transfer, after it has woken who waited for it
     machine = BOOT_ID.read_text() if BOOT_ID.exists() else socket.gethostname()
     mine = {"machine": machine, "began": began, "host": socket.gethostname(), **read(profiler.events())}
     ranks = gather(mine)
@@ -66,10 +67,10 @@ def read(events):
     zero = step.time_range.start
 
     def span(event):
-        return (event.time_range.start - zero) / 1e6, (event.time_range.end - zero) / 1e6
+        return (event.time_range.start - zero) / 1e6, (min(event.time_range.end, step.time_range.end) - zero) / 1e6
 
     stop = span(step)[1]
-    events = [event for event in events if span(event)[0] >= 0 and span(event)[1] <= stop and event is not step]
+    events = [event for event in events if 0 <= span(event)[0] < stop and event is not step]
     sent = sorted((span(e)[0], span(e)[1], e) for e in events if e.name.startswith(BACKENDS))
     main = [e for e in events if e.thread == step.thread and not e.is_async and e.device_type.name == "CPU"]
     kernels = [e for e in events if e.device_type.name == "CUDA" and not e.is_user_annotation]
