@@ -9,8 +9,8 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -132,7 +132,8 @@ static int failed(int complaints, int status)
 }
 
 /* Waits until the child has ended, or there is something to read, and ends the child if its job is cancelled. False: it
- * has ended, and whoever still has the other end, like a daemon of the entrypoint, is not waited for. */
+ * has ended, and all that it wrote is read. Whoever still has the other end, like a daemon of the entrypoint, is not
+ * waited for. */
 static int is_readable(int end, pid_t pid, int child)
 {
 	struct pollfd waited[] = { { child, POLLIN, 0 }, { end, POLLIN, 0 } };
@@ -141,7 +142,7 @@ static int is_readable(int end, pid_t pid, int child)
 		if (is_cancelled())
 			kill(pid, SIGKILL);
 	while (poll(waited, 2, 1000) <= 0);
-	return !waited[0].revents;
+	return waited[1].revents & POLLIN || !waited[0].revents;
 }
 
 /* The report up to the empty text that ends it; NULL if it ended before. The image's entrypoint may have written it. */
@@ -233,7 +234,7 @@ int run(int is_container, const char *word, const char *text)
 	if (complaints < 0 || pipe2(taken, O_CLOEXEC) || pipe2(held, O_CLOEXEC))
 		return fail("no pipe: %s", strerror(errno));
 	pid = start(words, user.environment, complaints, taken[1], held[0]);
-	child = pid > 0 ? pidfd_open(pid, 0) : -1;
+	child = pid > 0 ? syscall(SYS_pidfd_open, pid, 0) : -1;
 	if (child < 0)
 		return fail("no process: %s", strerror(errno));
 	close(taken[1]);

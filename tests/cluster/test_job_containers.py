@@ -93,7 +93,7 @@ def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, sr
         "$one:exec sh -c 'readlink /proc/self/ns/mnt; touch /tmp/last'\nwait\n"
     )
     port_of_call.workspace().joinpath("join.sh").write_text(script)
-    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodes=1", "join.sh")
+    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodes=1", "--time=1", "join.sh")
     log = (port_of_call.workspace() / "runs" / f"{job_id}.log").read_text
     port_of_call.slurm.wait_completed(job_id, 120, log=log)
     lines = [line for line in log().splitlines() if not line.startswith(("slurmstepd", "srun"))]

@@ -5,10 +5,14 @@ import hashlib
 import io
 import json
 import os
+import shutil
+import subprocess
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import pytest
 
 PROGRAMS = Path(__file__).parents[3] / "scripts" / "containers"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -200,3 +204,14 @@ def empty(store):
         *store.glob("images/*"),
         *store.glob("tmp/*"),
     ]
+
+
+def compiled(folder: Path, main: str, *sources: str) -> Path:
+    """A program of parts of the plugin and a main of the test's own; skips where there is no compiler."""
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed")
+    (folder / "main.c").write_text(main)
+    scripts = PROGRAMS.parent
+    words = ["gcc", f"-I{scripts}", "-Wall", "-Wextra", "-o", folder / "program", folder / "main.c"]
+    subprocess.run([*words, *(scripts / name for name in sources)], check=True, timeout=60)
+    return folder / "program"

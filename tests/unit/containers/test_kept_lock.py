@@ -2,12 +2,11 @@
 
 import fcntl
 import os
-import shutil
 import subprocess
 import time
 
 import pytest
-from made import PROGRAMS
+from made import compiled
 
 MAIN = """
 #include "container.h"
@@ -49,14 +48,7 @@ int main(int count, char **words)
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory):
-    if not shutil.which("gcc"):
-        pytest.skip("gcc is not installed")
-    folder = tmp_path_factory.mktemp("kept")
-    (folder / "main.c").write_text(MAIN)
-    source = PROGRAMS.parent / "container-kept.c"
-    words = ["gcc", f"-I{PROGRAMS.parent}", "-Wall", "-Wextra", "-o", folder / "kept", folder / "main.c", source]
-    subprocess.run(words, check=True, timeout=60)
-    return folder / "kept"
+    return compiled(tmp_path_factory.mktemp("kept"), MAIN, "container-kept.c")
 
 
 @pytest.fixture
