@@ -11,6 +11,7 @@ from slurmbed import Settings
 HERE = Path(__file__).parent
 # These take longest, so they are handed to workers first; a worker takes a file at a time.
 LONGEST_FIRST = (
+    "test_side_by_side.py",  # before others have clusters: an engine has addresses for about thirty
     *("test_lessons.py", "test_more_lessons.py", "test_survive.py", "test_commands.py", "test_launchers.py"),
     *("test_elastic.py", "test_mpi_and_deepspeed.py", "test_campus.py", "test_torchrun.py", "test_mnist.py"),
     *("test_interrupted.py", "test_job_containers.py", "test_training_in_containers.py"),

@@ -156,7 +156,6 @@ def test_a_wheel_is_loaded_onto_all_nodes(slurm_cluster, wheel):
 SECRETS = [  # service, owner, file
     ("slurmctld", "munge", "/keys/munge/munge.key"),
     ("slurmctld", "slurm", "/keys/jwt/jwt_hs256.key"),
-    ("db", "root", "/keys/db/password"),
     ("login", "root", "/keys/ssh/ssh_host_ed25519_key"),
     ("login", "alice", "/home/alice/.ssh/id_ed25519"),
     ("login", "bob", "/home/bob/.ssh/id_ed25519"),

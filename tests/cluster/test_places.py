@@ -168,12 +168,9 @@ def test_files_are_copied_with_rsync_in_a_job(slurm):
 
 def test_a_job_reaches_slurms_daemons_and_not_the_database(slurm_cluster):
     """By slurmdbd a job has its accounting, as each user; the database knows no users."""
-    networks = engine.inspect(slurm_cluster, "db")["NetworkSettings"]["Networks"].values()
-    (address,) = [each["IPAddress"] for each in networks]
+    assert list(engine.inspect(slurm_cluster, "db")["NetworkSettings"]["Networks"]) == ["none"]
     reach = "timeout 5 bash -c 'exec 3<>/dev/tcp/{0}/{1}' 2>/dev/null && echo {1}"
-    doors = (("slurmctld", 6817), ("slurmdbd", 6819), ("db", 3306), (address, 3306))
+    doors = (("slurmctld", 6817), ("slurmdbd", 6819), ("slurmdbd", 3306), ("db", 3306))
     look = "; ".join(reach.format(*door) for door in doors)
-    reached = engine.execute(slurm_cluster, "slurmdbd", ["bash", "-c", reach.format(address, 3306)])
-    assert reached.check().stdout == "3306\n"
     assert srun_by_rank(slurm_cluster, f"{look}; true") == ["6817", "6819"]
     assert srun_by_rank(slurm_cluster, "sacct --noheader --format=User --allocations --jobs=$SLURM_JOB_ID") == ["alice"]
