@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 
 from dev import bench_containers, tables
+from dev.tables import seconds
 from slurmbed.cluster import access, images
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Choices, Settings
@@ -29,12 +30,6 @@ CALLS = 20  # of squeue, in each way
 ITSELF, BY_EXEC, BY_SHIM = "squeue in the cluster", "by docker exec", "by the shim"
 COLD, WARM, NOTHING = "make up, nothing there", "make up, after make down", "make up, nothing to do"
 BARE = "a bare docker compose up"
-
-
-def seconds(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
 
 
 class Bare:

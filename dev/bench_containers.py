@@ -1,6 +1,5 @@
 """Containers in jobs, for `make bench`: how long a step takes to start in one, and a pull beside `docker pull`."""
 
-import time
 from collections.abc import Iterator
 
 from rich.table import Table
@@ -46,7 +45,7 @@ def pulls(cluster: Cluster, image: str) -> dict[str, list[float]]:
     """Seconds to pull and unpack the image, where nothing of it is there."""
     taken: dict[str, list[float]] = {BY_DOCKER: [], BY_NODE: []}
     for _ in range(PULLS):
-        taken[BY_DOCKER].append(seconds(["docker", "pull", "--quiet", image]))
+        taken[BY_DOCKER].append(tables.seconds(lambda: docker("pull", "--quiet", image)))
         docker("rmi", image)
         taken[BY_NODE].append(inside(cluster, f"timed container-image pull {image}")[0] / 1000)
         inside(cluster, f"container-image remove {image}")
@@ -62,12 +61,6 @@ def steps(cluster: Cluster, image: str) -> dict[str, list[float]]:
     found = inside(cluster, f"export -f timed; salloc --quiet --nodes=1 bash -c '{rounds}'")
     first = len(ways)  # a round to get ready
     return {way: found[first + place :: len(ways)] for place, way in enumerate(ways)}
-
-
-def seconds(argv: list[str]) -> float:
-    started = time.perf_counter()
-    run(argv, timeout=TIMEOUT).check()
-    return time.perf_counter() - started
 
 
 def inside(cluster: Cluster, script: str) -> list[float]:

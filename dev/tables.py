@@ -1,5 +1,6 @@
-"""Tables of benchmarks: medians and ranges of what was measured in turns, beside one of the ways."""
+"""What benchmarks share: a stopwatch, and tables of medians and ranges beside one of the ways."""
 
+import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -7,6 +8,12 @@ from rich.table import Table
 
 Taken = Mapping[str, list[float]]
 """What each way took, in each round."""
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
 
 
 def ratios(title: str, beside: str, taken: Taken) -> Table:

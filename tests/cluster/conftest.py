@@ -103,8 +103,7 @@ def faulty(faulty_of_all):
 @pytest.fixture(scope="module")
 def port_of_call(image, slurm_start, tmp_path_factory):
     """Two nodes with containers in jobs, and a registry."""
-    if reason := internals.no_containers_in_jobs(image):
-        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
+    internals.require_containers_in_jobs(image)
     workspace = clusters.copy_of_workspace(tmp_path_factory.mktemp("containers"))
     shape = {"nodes": 2, "cpus": 2, "memory": "1G", "containers": True}
     with slurm_start("containers", workspace=workspace, **shape) as cluster:

@@ -55,8 +55,7 @@ def test_a_node_more_has_as_many_emulated_gpus(pod):
 
 
 def test_a_container_has_the_gpus_of_its_step(image, slurm_start, tmp_path):
-    if reason := internals.no_containers_in_jobs(image):
-        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
+    internals.require_containers_in_jobs(image)
     shape = {
         "nodes": 1,
         "gpus": "emulated:h100:2",

@@ -167,6 +167,7 @@ def test_nothing_is_left_of_a_step_that_was_killed(port_of_call, ship):
 def test_a_pull_that_hangs_ends_with_its_job(port_of_call):
     """Slurm sends no signal to a step without tasks; the registry here answers nothing, which takes 70 s alone.
     So the plugin asks squeue, which the user's variables could turn, and which lists the whole array of a last task."""
+    # It sleeps for as long as it is needed, and ends by itself: nobody else would end it if the test fails.
     server = "import socket, time; s = socket.create_server(('', 7777)); time.sleep(120)"
     engine.execute(port_of_call, "node-1", ["python3", "-c", server], options=["--detach"]).check()
     listens = "until exec 3<>/dev/tcp/localhost/7777; do sleep 0.1; done"

@@ -4,8 +4,6 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import pytest
-
 from harness import clusters, engine, internals
 from harness.names import NAME
 
@@ -42,8 +40,7 @@ def test_four_clusters_run_a_job_each_at_once_and_go_away_cleanly(slim_image, sl
 
 def test_clusters_with_containers_that_start_at_once_have_registries_of_their_own(slim_image, workspace, monkeypatch):
     """Both want the port that is free when they look."""
-    if reason := internals.no_containers_in_jobs(slim_image):
-        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
+    internals.require_containers_in_jobs(slim_image)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         internals.want_registry_port(monkeypatch, probe.getsockname()[1])
     settings = {"flavor": "slim", "nodes": 1, "cpus": 1, "memory": "512M", "containers": True, "workspace": workspace}

@@ -46,9 +46,10 @@ def build_images(cluster: Cluster) -> str:
     return images.image("node", choices)
 
 
-def no_containers_in_jobs(image: str) -> str:
-    """Why jobs can have no containers on this machine; empty if they can."""
-    return namespaces.refusal(image, Host.of(Engine().info).apparmor)
+def require_containers_in_jobs(image: str) -> None:
+    """Skip where the machine refuses what `up --containers` asks for: a probe in the image decides, as for a user."""
+    if reason := namespaces.refusal(image, Host.of(Engine().info).apparmor):
+        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
 
 
 def want_registry_port(monkeypatch: pytest.MonkeyPatch, port: int) -> None:

@@ -88,7 +88,7 @@ class Store:
                     holder = os.pread(handle, 100, 0).decode(errors="replace") or "another program"
                     what = f"{holder} has been busy in {self.path} for long: end it, or try again"
                     raise Refused(what) from None
-                time.sleep(0.05)
+                time.sleep(0.05)  # flock has no time limit of its own
         try:
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)

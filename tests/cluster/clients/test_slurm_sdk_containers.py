@@ -21,8 +21,7 @@ exec {docker} "$@"
 
 @pytest.fixture
 def slurm_cluster(slim_image, slurm_start):
-    if reason := internals.no_containers_in_jobs(slim_image):
-        pytest.skip(f"this host does not allow user namespaces in containers: {reason}")
+    internals.require_containers_in_jobs(slim_image)
     with slurm_start("sdk", nodes=2, memory="1G", flavor="slim", containers=True) as cluster:
         yield cluster
 

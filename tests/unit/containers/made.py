@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,6 +26,9 @@ CONFIG = {
     "WorkingDir": "/work dir",
     "User": "nobody",
 }
+
+# The suite `containers` runs these tests in the node image, which has all of it.
+squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 
 
 def digest_of(content):
@@ -204,6 +208,13 @@ def empty(store):
         *store.glob("images/*"),
         *store.glob("tmp/*"),
     ]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # between two looks
 
 
 def compiled(folder: Path, main: str, *sources: str) -> Path:

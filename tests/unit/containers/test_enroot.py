@@ -14,9 +14,8 @@ from imagestore.enroot_start import mount
 from imagestore.enter import HOLDER
 from imagestore.errors import Refused
 from imagestore.inside import inside, make_point
-from made import HERE, PROGRAMS, Image, archive
+from made import HERE, PROGRAMS, Image, archive, squashfs
 
-squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 bubblewrap = pytest.mark.skipif(
     not (shutil.which("bwrap") and os.path.exists(HOLDER)),
     reason="bubblewrap or the holder of containers is not installed",

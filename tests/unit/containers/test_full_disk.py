@@ -1,13 +1,11 @@
 """A disk of 1 MB that is full, where users may mount one: one line says so, and nothing half-made is left."""
 
 import os
-import shutil
 import subprocess
 
 import pytest
-from made import PROGRAMS, Image, archive
+from made import PROGRAMS, Image, archive, squashfs
 
-squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
 BIG = 3_000_000
 
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import stat
 import subprocess
 import threading
@@ -14,9 +13,7 @@ import pytest
 from imagestore import bundle, merged, squash
 from imagestore.errors import Refused
 from imagestore.store import layers_of, start_config
-from made import CONFIG, Image, archive, empty, layers, refused, special
-
-squashfs = pytest.mark.skipif(not shutil.which("mksquashfs"), reason="squashfs-tools are not installed")
+from made import CONFIG, Image, archive, empty, layers, refused, special, squashfs
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Pulls that are killed, that come at once, and that find the disk full."""
 
 import os
-import shutil
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
-from made import Image, Registry, archive, empty, layers, refused
+from made import Image, Registry, archive, empty, layers, refused, squashfs, wait_for
 
 BIG = 3_000_000
 
@@ -75,10 +73,7 @@ def test_who_comes_second_waits_and_fetches_nothing(command, registry, slow, ima
     pulls = [start(command, "pull", name)]
     assert slow.started.wait(60)
     pulls += [start(command, "pull", name) for _ in range(3)]
-    deadline = time.monotonic() + 60
-    while registry.asked.count(("HEAD", "/v2/a/manifests/1")) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: registry.asked.count(("HEAD", "/v2/a/manifests/1")) >= 4)
     assert all(pull.poll() is None for pull in pulls)
     slow.go_on.set()
     answers = [(*pull.communicate(timeout=60), pull.returncode) for pull in pulls]
@@ -101,7 +96,7 @@ def test_who_waits_for_a_pull_that_has_stopped_is_told_so(command, run, registry
     refused((answer[2], *answer[:2]), f"process {pull.pid} on {os.uname().nodename}")
 
 
-@pytest.mark.skipif(not shutil.which("unsquashfs"), reason="squashfs-tools are not installed")
+@squashfs
 def test_nothing_unpacks_on_after_a_pull_that_was_killed(command, store, tmp_path):
     """A program that takes long, in the place of unsquashfs."""
     stub = tmp_path / "bin" / "unsquashfs"
@@ -116,13 +111,6 @@ def test_nothing_unpacks_on_after_a_pull_that_was_killed(command, store, tmp_pat
     pull.kill()
     pull.wait(60)
     wait_for(lambda: not os.path.exists(f"/proc/{pid}/exe"))
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_full_disk_is_said_and_nothing_is_kept(command, run, registry, store, image):

@@ -3,10 +3,9 @@
 import fcntl
 import os
 import subprocess
-import time
 
 import pytest
-from made import compiled
+from made import compiled, wait_for
 
 MAIN = """
 #include "container.h"
@@ -103,10 +102,3 @@ def test_a_store_that_is_not_there_is_said(step, tmp_path):
 def opened(process, path):
     folder = f"/proc/{process.pid}/fd"
     return any(os.path.realpath(f"{folder}/{name}") == str(path) for name in os.listdir(folder))
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
