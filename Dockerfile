@@ -166,10 +166,16 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
 FROM node-${FLAVOR} AS node
 COPY --chmod=755 scripts/module-files /usr/local/bin/
 RUN if command -v gcc; then module-files && sed -i '1i . /etc/lmod/bash' /etc/bash.bashrc; fi
-# What runs containers in jobs. Without the seccomp profile of `up --containers` it may do nothing.
+# What runs containers in jobs. Without the seccomp profile of `up --containers` it may do nothing. sid alone has
+# Apptainer. In a PID namespace it would mount another /proc, which the kernel forbids as Docker covers parts of the first
+# one. With ranges of user IDs it would call programs that need setuid.
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy bubblewrap crun squashfs-tools
+    apt-get update -q \
+ && export DEBIAN_FRONTEND=noninteractive && apt-get install -qy bubblewrap crun squashfs-tools \
+ && if apt-cache show apptainer >/dev/null 2>&1; then \
+      apt-get install -qy apptainer && apptainer config global --set 'allow pid ns' no && rm /etc/sub[gu]id; \
+    fi
 COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
 COPY --from=plugin /container.so /usr/local/lib/
 COPY --from=plugin /container-holder /usr/local/libexec/

@@ -28,6 +28,20 @@ def test_an_archive_is_an_image_too(srun):
     assert srun("cat sign", image="docker-archive:/workspace/ship.tar").check().stdout == "all aboard\n"
 
 
+@pytest.mark.newest
+def test_apptainer_builds_an_image_and_runs_it_on_two_nodes(port_of_call, ship):
+    if not engine.execute(port_of_call, "login", ["which", "apptainer"]).ok:
+        pytest.skip("Debian has Apptainer where it has Slurm 26.05: make test ONLY=newest")
+    definition = "Bootstrap: docker\nFrom: registry:5000/ship:1\n%post\n  echo ready >/harbour/sails\n"
+    port_of_call.workspace().joinpath("ship.def").write_text(definition)
+    runner = port_of_call.slurm.runner
+    runner(["apptainer", "build", "--no-https", "ship.sif", "ship.def"]).check()
+    shown = "cat /harbour/sign /harbour/sails; echo $CARGO $(hostname); ls /etc/debian_version"
+    ran = runner(["srun", "--nodes=2", "apptainer", "exec", "ship.sif", "sh", "-c", shown])
+    assert Counter(ran.stdout.splitlines()) == {"all aboard": 2, "ready": 2, "bricks node-1": 1, "bricks node-2": 1}
+    assert ran.stderr.count("No such file") == 2, "the nodes' own files are not there"
+
+
 def test_where_a_step_starts_and_with_which_variables(srun):
     shown = "echo $(readlink /proc/self/cwd) $CARGO $BOAT $BOARDED"
     words = ("--export=ALL,BOAT=red,CARGO=sand",)
