@@ -17,7 +17,7 @@ from slurmbed.course import launchers as launching
 from slurmbed.course import mnist as digits
 from slurmbed.course import train as training
 from slurmbed.errors import UsageError
-from slurmbed.project import COMMAND
+from slurmbed.project import command, option
 
 TWO = f"default: {DEFAULT_NODES}"
 recipe_option = click.option(
@@ -40,7 +40,8 @@ text_option = click.option(
 @click.option(
     "--container",
     metavar="IMAGE",
-    help="train in containers of this image, which has torch: from this machine's Docker, or as srun takes it",
+    help="train in containers of this image, which must have torch: an image of this machine's Docker, or a name for "
+    "srun --container-image",
 )
 def train(
     settings: Settings, parallel: str, recipe: str | None, steps: int | None, text: str | None, container: str | None
@@ -55,7 +56,7 @@ def train(
     cluster = prepare(settings, needs_torch=not container)
     if container:
         containers.want_containers(cluster)
-    known = training.require_strategies(cluster.workspace(), "PARALLEL", parallel)
+    known = training.require_strategies(cluster.workspace(), "parallel", parallel)
     nodes = settings.nodes or known[parallel]
     cluster.ensure(nodes)
     training.train(cluster, console, parallel, nodes, training.Asked(recipe, steps, text, container))
@@ -74,7 +75,7 @@ def compare(settings: Settings, strategies: str, recipe: str | None, steps: int 
     slurmbed compare --strategies none,ddp,tp --steps 100
     """
     cluster = prepare(settings)
-    nodes = training.require_strategies(cluster.workspace(), "STRATEGIES", strategies)
+    nodes = training.require_strategies(cluster.workspace(), "strategies", strategies)
     cluster.ensure(max(nodes.values()))
     comparison.compare(cluster, console, nodes, training.Asked(recipe, steps, text))
 
@@ -104,7 +105,8 @@ def bubble(settings: Settings) -> None:
     """
     nodes = settings.nodes or DEFAULT_NODES
     if nodes < 2:
-        raise UsageError("NODES=1: a pipeline has two stages or more, each on a separate node", "NODES=2")
+        reason = f"{option('nodes', nodes)}: a pipeline has two stages or more, each on a separate node"
+        raise UsageError(reason, option("nodes", 2))
     cluster = prepare(settings)
     cluster.ensure(nodes)
     bubble_job.bubble(cluster, console, nodes)
@@ -156,11 +158,11 @@ def bench_collectives(settings: Settings, largest: int | None) -> None:
 
 
 def prepare(settings: Settings, draws: bool = True, needs_torch: bool = True) -> Cluster:
-    """The cluster, once the engine answers.
+    """The cluster, after its engine has answered.
 
     Args:
         draws: the command draws figures: UsageError without matplotlib.
-        needs_torch: the nodes need torch: UsageError if they neither have it nor are to get it.
+        needs_torch: UsageError if the nodes have no torch and the settings do not add it.
     """
     if draws and not find_spec("matplotlib"):
         raise UsageError("figures need matplotlib", "pip install matplotlib")
@@ -173,10 +175,9 @@ def prepare(settings: Settings, draws: bool = True, needs_torch: bool = True) ->
 
 
 def require_flavor(cluster: Cluster, *fit: str) -> None:
-    """UsageError unless the nodes have, or are to have, one of these flavors."""
+    """UsageError unless the nodes have one of these flavors, or the settings ask for one."""
     flavor = cluster.settings.flavor or cluster.choices().flavor
     if flavor not in fit:
-        reason = (
-            f"the nodes of {cluster.name} have the flavor {flavor} ({FLAVORS[flavor]}); this needs --flavor {fit[-1]}"
-        )
-        raise UsageError(reason, f"{COMMAND} up NAME={cluster.name} FLAVOR={fit[-1]}")
+        has = f"the nodes of {cluster.name} have the flavor {flavor} ({FLAVORS[flavor]})"
+        reason = f"{has}; this needs the flavor {fit[-1]}"
+        raise UsageError(reason, command("up", name=cluster.name, flavor=fit[-1]))

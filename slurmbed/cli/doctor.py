@@ -16,7 +16,7 @@ from slurmbed.cluster.transfer import sizes
 from slurmbed.engine.client import Engine, EngineInfo
 from slurmbed.engine.compose import compose_version
 from slurmbed.errors import SlurmbedError, UsageError
-from slurmbed.project import COMMAND, default_workspace
+from slurmbed.project import command, default_workspace, option
 
 
 def engine() -> str:
@@ -52,8 +52,8 @@ def containers() -> str:
     if not made:
         return "containers in jobs: not tried, because no image is built yet"
     if reason := refusal(made[0], Host.of(found.info).apparmor):  # a cluster needs none
-        return f"containers in jobs: CONTAINERS=1 does not work here: {reason}; {remedy()}"
-    return "containers in jobs: CONTAINERS=1 works here"
+        return f"containers in jobs: {option('containers', True)} does not work here: {reason}; {remedy()}"
+    return f"containers in jobs: {option('containers', True)} works here"
 
 
 def ids() -> str:
@@ -77,9 +77,10 @@ def notes(info: EngineInfo, environment: Mapping[str, str], workspace: Path) -> 
         yield "Docker Desktop: CPUs, memory and disk are those of its virtual machine; change them in its settings"
         yield "Docker Desktop shares the folders that its settings name; keep the workspace in one of them"
     if info.architecture not in ("x86_64", "amd64"):
-        yield f"{info.architecture}: images are built for it; with TORCH=pypi torch may come without CUDA"
+        pypi = option("torch", "pypi")
+        yield f"{info.architecture}: images are built for it; with {pypi} torch may come without CUDA"
     if ignored := sorted(name for name in environment if name.startswith("COMPOSE_")):
-        yield f"slurmbed ignores {', '.join(ignored)}; a cluster's name is NAME=.."
+        yield f"slurmbed ignores {', '.join(ignored)}; a cluster's name is {option('name', '..')}"
     if through := sorted(name for name in environment if name.lower() in ("http_proxy", "https_proxy")):
         yield f"builds and the base image use {', '.join(through)}"
         if not info.proxies:
@@ -114,5 +115,5 @@ def doctor() -> None:
     for note in unusual():
         console.print(f"note  {note}", markup=False, highlight=False, soft_wrap=True)
     if failed:
-        console.print(f"{COMMAND} up fixes what it can", highlight=False)
+        console.print(f"{command('up')} fixes what it can", highlight=False)
     sys.exit(failed)

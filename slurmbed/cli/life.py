@@ -31,9 +31,10 @@ def up(settings: Settings, timeline: bool) -> None:
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.up())
     port = cluster.snapshot.services["login"].ssh_port
-    jobs = "submit jobs: make train" if project.IS_CLONE else 'submit jobs: eval "$(slurmbed env)"; sbatch'
-    shell = f"a shell: {project.COMMAND} shell"
-    console.print(f"{jobs} | {shell} | ssh: ssh -p {port} {cluster.user}@127.0.0.1", highlight=False, soft_wrap=True)
+    train, env, shell = (project.command(each, name=cluster.name) for each in ("train", "env", "shell"))
+    jobs = train if project.IS_CLONE else f'eval "$({env})"; sbatch'
+    ssh = f"ssh -p {port} {cluster.user}@127.0.0.1"
+    console.print(f"submit jobs: {jobs} | a shell: {shell} | ssh: {ssh}", highlight=False, soft_wrap=True)
     if registry := cluster.choices().registry_port:
         console.print(f"images for srun --container-image: docker push localhost:{registry}/NAME", highlight=False)
     if timeline:
@@ -59,7 +60,7 @@ def scale(settings: Settings) -> None:
     slurmbed scale --nodes 3
     """
     if not settings.nodes:
-        raise UsageError("scale needs the number of nodes", f"for example: {project.COMMAND} scale NODES=3")
+        raise UsageError("scale needs the number of nodes", f"for example: {project.command('scale', nodes=3)}")
     cluster = Cluster(settings, say)
     show_nodes(cluster.name, cluster.scale())
 
@@ -73,7 +74,8 @@ def down(settings: Settings) -> None:
     slurmbed down && slurmbed up
     """
     Cluster(settings, say).down()
-    console.print(f"stopped; jobs, accounting and home directories are kept: {project.COMMAND} up")
+    again = project.command("up", name=settings.name)
+    console.print(f"stopped; jobs, accounting and home directories are kept; start it: {again}", soft_wrap=True)
 
 
 @click.command()

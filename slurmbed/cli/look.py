@@ -12,7 +12,7 @@ from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.listing import Listed, clusters
 from slurmbed.cluster.settings import Settings
 from slurmbed.errors import UsageError
-from slurmbed.project import COMMAND
+from slurmbed.project import command
 
 DAY = 24 * 3600  # seconds
 HEADINGS = ("NAME", "OWNER", "STATE", "NODES", "SLURM", "AGE", "WORKSPACE")
@@ -55,7 +55,7 @@ def list_clusters(as_json: bool) -> None:
         print_json([asdict(each) for each in found])
         return
     if not found:
-        say(f"there is no cluster; make one: {COMMAND} up")
+        say(f"there is no cluster; create one: {command('up')}")
         return
     show_columns([HEADINGS, *map(row, found)])
 

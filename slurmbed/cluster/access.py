@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.engine.overlay import REST
 from slurmbed.errors import UsageError
-from slurmbed.project import ROOT
+from slurmbed.project import ROOT, command
 from slurmbed.spec.model import USERS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def rest_url(cluster: Cluster) -> str:
     cluster.require_running()
     daemon = cluster.snapshot.services.get(REST)
     if not (daemon and daemon.rest_port):
-        raise UsageError(f"the cluster {cluster.name} has no {REST}", f"slurmbed up --name {cluster.name} --rest")
+        raise UsageError(f"the cluster {cluster.name} has no {REST}", command("up", name=cluster.name, rest=True))
     return f"http://127.0.0.1:{daemon.rest_port}"
 
 

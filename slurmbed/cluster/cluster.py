@@ -27,7 +27,7 @@ from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import SlurmbedError, UsageError
 from slurmbed.interrupt import uninterrupted
 from slurmbed.process import Result, run
-from slurmbed.project import COMMAND, ROOT
+from slurmbed.project import ROOT, command, option
 from slurmbed.slurm.client import Slurm
 from slurmbed.slurm.records import Node
 from slurmbed.spec import accounts, gpus, load
@@ -142,7 +142,7 @@ class Cluster:
             self.require_own()
             for other in self.snapshot.others_on_images:
                 project = other.project
-                hint = f"{COMMAND} clean NAME={project}" if project else f"docker rm --force {other.name}"
+                hint = command("clean", name=project) if project else f"docker rm --force {other.name}"
                 raise UsageError(f"another container uses the images: {other.name}", hint)
             remove(self.compose, self.look)
             self.engine.remove_images([each["Id"] for each in self.engine.images(OURS)])
@@ -233,7 +233,7 @@ class Cluster:
     def not_there(self) -> UsageError:
         """The error if the cluster does not exist; it names those that do."""
         names = ", ".join(each.name for each in clusters(self.snapshot))
-        hint = f"there are: {names}" if names else f"make one: {COMMAND} up"
+        hint = f"there are: {names}" if names else f"create one: {command('up')}"
         return UsageError(f"no such cluster: {self.name}", hint)
 
     def require_no_strangers(self) -> None:
@@ -241,7 +241,7 @@ class Cluster:
         if strangers := self.snapshot.strangers:
             raise UsageError(
                 f"the name {self.name} is in use by resources that slurmbed did not create: {', '.join(strangers)}",
-                "choose another name with NAME=..; to remove what an old version of slurmbed left: "
+                f"choose another name with {option('name', '..')}; to remove what an old version of slurmbed left: "
                 f"docker compose -p {self.name} down --volumes",
             )
 
@@ -252,13 +252,14 @@ class Cluster:
         if made_from not in (None, ROOT) and not self.settings.adopt:
             raise UsageError(
                 f"the cluster {self.name} was made from {made_from}, and has its workspace; this is {ROOT}",
-                "choose another name with NAME=.., or use that cluster as it is with ADOPT=1",
+                f"choose another name with {option('name', '..')}, "
+                f"or use that cluster as it is with {option('adopt', True)}",
             )
 
     def require_running(self) -> None:
         self.require()
         if not self.snapshot.is_running:
-            raise UsageError(f"the cluster {self.name} is not running", f"start it: {COMMAND} up")
+            raise UsageError(f"the cluster {self.name} is not running", f"start it: {command('up', name=self.name)}")
 
     def working_nodes(self) -> int:
         """The number of nodes that work now; 0 if the cluster does not run, or slurmctld does not answer."""
@@ -283,9 +284,9 @@ class Cluster:
 
     # ---- steps ----
 
-    def lock(self, command: str, name: str = "") -> AbstractContextManager[None]:
+    def lock(self, action: str, name: str = "") -> AbstractContextManager[None]:
         """A lock: while it is held no other command changes the cluster or the images. The snapshot is taken again."""
-        held = lock(self.engine.info.id, name or self.name, f"{command} NAME={self.name}", self.say)
+        held = lock(self.engine.info.id, name or self.name, f"{action} --name {self.name}", self.say)
         self._snapshot = None
         return held
 
@@ -313,7 +314,7 @@ class Cluster:
         """SlurmbedError unless an engine answers; nothing is installed."""
         if not shutil.which("docker"):
             reason = "the Docker engine does not answer: there is no docker command"
-            raise SlurmbedError(reason, f"{COMMAND} up installs it")
+            raise SlurmbedError(reason, f"{command('up')} installs it")
         _ = self.engine
 
     def plan(self, keep_images: bool = False) -> Plan:
@@ -368,11 +369,11 @@ class Cluster:
         except (SlurmbedError, KeyboardInterrupt) as second:
             self.tell(f"no diagnosis: {second}")
         if existed or self.settings.retain:
-            self.tell(f"the cluster {self.name} is kept; remove it with: {COMMAND} clean NAME={self.name}")
+            self.tell(f"the cluster {self.name} is kept; remove it with: {command('clean', name=self.name)}")
             return
         with uninterrupted(lambda: self.tell("still removing what was started")):
             remove(self.compose, self.look, looks=2)
-        self.tell("removed what was started; keep it next time with RETAIN=1")
+        self.tell(f"removed what was started; keep it next time with {option('retain', True)}")
 
     def tell(self, text: str) -> None:
         """Like ``say``, but a closed terminal or pipe does not stop the clean-up."""

@@ -91,7 +91,7 @@ def agent(name: str) -> None:
     engine = Engine()
     log = log_file(engine, name)
     try:
-        with lock(engine.info.id, f"{name}-power", f"agent NAME={name}", say, longest=HANDOVER):
+        with lock(engine.info.id, f"{name}-power", f"agent --name {name}", say, longest=HANDOVER):
             while runs(engine, name):
                 with logged():
                     watch = ["/etc/slurm/power/watch"]
@@ -103,7 +103,7 @@ def agent(name: str) -> None:
             say("the cluster is stopped")
     except WaitTimeout:
         return  # another one serves this cluster
-    with lock(engine.info.id, name, f"agent NAME={name}", say):  # not while a command removes the cluster
+    with lock(engine.info.id, name, f"agent --name {name}", say):  # not while a command removes the cluster
         if not Snapshot.take(engine, name).exists:
             log.unlink(missing_ok=True)
 
@@ -125,7 +125,7 @@ def runs(engine: Engine, name: str) -> bool:
 
 def settle(engine: Engine, name: str, wanted: Sequence[str]) -> None:
     """Start the elastic nodes that are wanted, and stop the others."""
-    with lock(engine.info.id, name, f"agent NAME={name}", say):
+    with lock(engine.info.id, name, f"agent --name {name}", say):
         seen = Snapshot.take(engine, name)
         if not seen.is_running:
             return

@@ -14,6 +14,7 @@ from pathlib import Path
 from slurmbed.engine.client import EngineInfo
 from slurmbed.errors import UsageError
 from slurmbed.process import run
+from slurmbed.project import option
 from slurmbed.spec.gpus import parse_gpus
 
 DISK_FOR_IMAGES = {"slim": 1024, "torch": 4608, "full": 5120}  # MiB, by flavor: twice their layers, for the build
@@ -76,7 +77,7 @@ class Host:
         """
         names = self.gpu_names()
         if not names:
-            raise UsageError("no NVIDIA GPU on this machine", "GPUS=2 gives each node two emulated ones")
+            raise UsageError("no NVIDIA GPU on this machine", f"{option('gpus', 2)} gives each node two emulated ones")
         if not self.has_nvidia_runtime and not any(map(shutil.which, TOOLKIT)):
             raise UsageError(
                 f"Docker cannot give containers this machine's GPUs ({len(names)}): "
@@ -100,7 +101,8 @@ class Host:
         """UsageError where containers may not make cgroups."""
         if self.no_cgroups:
             raise UsageError(
-                f"CGROUPS=1: {self.no_cgroups}", "leave CGROUPS out; without it Slurm limits the memory of jobs too"
+                f"{option('cgroups', True)}: {self.no_cgroups}",
+                f"leave {option('cgroups')} out; without it Slurm limits the memory of jobs too",
             )
 
     def notice(self, workspace: Path) -> str:
@@ -119,7 +121,7 @@ class Host:
             raise UsageError(
                 f"{self.free_disk} MiB of disk are free where Docker keeps its data; {need} MiB are needed",
                 "make room, for example with: docker builder prune"
-                + ("" if images_there or flavor == "slim" else "; FLAVOR=slim needs less"),
+                + ("" if images_there or flavor == "slim" else f"; {option('flavor', 'slim')} needs less"),
             )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from slurmbed.engine.overlay import security_options
 from slurmbed.errors import UsageError
 from slurmbed.process import last_lines, run
+from slurmbed.project import option
 
 # With the least that a container can have: no capability, an ordinary user. An overlay in a user namespace takes
 # Linux 5.11.
@@ -40,4 +41,5 @@ def remedy(settings: Path = Path("/proc/sys")) -> str:
 def check(image: str, apparmor: bool) -> None:
     """UsageError where jobs can have no containers."""
     if reason := refusal(image, apparmor):
-        raise UsageError(f"CONTAINERS=1: this host does not allow user namespaces in containers: {reason}", remedy())
+        asked = option("containers", True)
+        raise UsageError(f"{asked}: this host does not allow user namespaces in containers: {reason}", remedy())

@@ -16,7 +16,7 @@ from slurmbed.cluster.settings import DEFAULT_NODES, Choices, Settings
 from slurmbed.engine.overlay import CHOICES_LABEL, REGISTRY, REST, SERVICES, SPEC_LABEL, overlay, with_arguments
 from slurmbed.engine.snapshot import Snapshot
 from slurmbed.errors import UsageError
-from slurmbed.project import BASE_FILE, COMMAND
+from slurmbed.project import BASE_FILE, command, option
 from slurmbed.spec.model import USERS, ClusterSpec, User
 from slurmbed.spec.slices import Slice, plain_slices, slices_of_spec, with_own_cpus
 
@@ -171,14 +171,14 @@ def choose_spec(settings: Settings, asked: ClusterSpec | None, snapshot: Snapsho
         UsageError: the containers were made with another one, or with none.
     """
     made = snapshot.spec
-    again = f"{COMMAND} clean NAME={settings.name}, then {COMMAND} up"
+    again = f"{command('clean', name=settings.name)}, then {command('up', name=settings.name)}"
     if asked and snapshot.containers and asked != made:
         reason = (
             "a different configuration file, or an earlier version of this one" if made else "no configuration file"
         )
-        raise UsageError(f"CONFIG={settings.config}: the cluster was made with {reason}", again)
+        raise UsageError(f"{option('config', settings.config)}: the cluster was made with {reason}", again)
     if made and (settings.cpus or settings.memory or settings.gpus is not None):
-        raise UsageError("CPUS, MEMORY and GPUS cannot be changed: the cluster's configuration file sets them", again)
+        raise UsageError("CPUs, memory and GPUs cannot be changed: the cluster's configuration file sets them", again)
     return asked or made
 
 
@@ -189,7 +189,8 @@ def choose_slices(
     if spec:
         slices = slices_of_spec(spec, host, count, kept)
     else:
-        slices = plain_slices(host, count, kept, cpus=settings.cpus, memory=settings.memory, asked=asked)
+        cpus, memory, name = settings.cpus, settings.memory, settings.name
+        slices = plain_slices(host, count, kept, cpus=cpus, memory=memory, asked=asked, name=name)
     return with_own_cpus(slices, kept, host.cpu_numbers, snapshot.slices_of_others)
 
 
@@ -219,5 +220,6 @@ def with_asked(now: Choices, settings: Settings) -> Choices:
     asked = {key: value for key in KEPT if (value := getattr(settings, key)) is not None}
     chosen = now.model_copy(update=asked)
     if settings.torch and not chosen.has_torch:
-        raise UsageError(f"TORCH={settings.torch}: the flavor slim has no torch", "--flavor torch, or --flavor full")
+        reason = f"{option('torch', settings.torch)}: the flavor slim has no torch"
+        raise UsageError(reason, f"{option('flavor', 'torch')}, or {option('flavor', 'full')}")
     return chosen

@@ -9,7 +9,7 @@ from slurmbed.engine.overlay import REST, SERVICES
 from slurmbed.engine.snapshot import REST_PORT_INSIDE, Container
 from slurmbed.errors import CommandError, NotReady, WaitTimeout
 from slurmbed.process import last_lines
-from slurmbed.project import COMMAND
+from slurmbed.project import command
 from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
 from slurmbed.wait import Pending, wait_until
@@ -64,7 +64,7 @@ def wait_ready(
     if not done.ok:
         status = told[-1] if told else "none"
         reason = f"the cluster is not ready after {seconds} s; last status: {status}"
-        raise WaitTimeout(reason, f"see: {COMMAND} logs", last_lines(done.stderr))
+        raise WaitTimeout(reason, f"see: {command('logs', name=name)}", last_lines(done.stderr))
 
     return parse_nodes(told[-1])
 
@@ -78,7 +78,7 @@ def wait_for_accounting(engine: Engine, name: str) -> None:
         if not answered.ok:
             raise Pending(" ".join(answered.output.split())[-200:] or "no answer")
 
-    wait_until(check, what="accounting answers", timeout=240, hint=f"see: {COMMAND} logs")
+    wait_until(check, what="accounting answers", timeout=240, hint=f"see: {command('logs', name=name)}")
 
 
 def wait_for_rest(engine: Engine, name: str) -> None:
@@ -89,7 +89,7 @@ def wait_for_rest(engine: Engine, name: str) -> None:
         if not engine.exec(container_name(name, "slurmctld"), argv, timeout=10).ok:
             raise Pending("its port is closed")
 
-    wait_until(check, what=f"{REST} listens", timeout=120, hint=f"see: {COMMAND} logs")
+    wait_until(check, what=f"{REST} listens", timeout=120, hint=f"see: {command('logs', name=name)}")
 
 
 def stages(lines: Iterator[str], reached: Callable[[str], None]) -> Iterator[str]:

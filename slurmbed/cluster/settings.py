@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from slurmbed.errors import UsageError
-from slurmbed.project import IS_CLONE, ROOT, default_workspace
+from slurmbed.project import DEFAULT_NAME, IS_CLONE, ROOT, default_workspace, option
 from slurmbed.spec.gpus import Gpus
 from slurmbed.spec.memory import parse_memory
 
@@ -81,7 +81,9 @@ def shared_folder(value: Path) -> Path:
     """Like ``folder``. ValueError if the containers have another folder at this path."""
     path = folder(value)
     if not can_be_shared(path):
-        raise ValueError("containers cannot have a folder at this path; share another one, or use WORKSPACE")
+        raise ValueError(
+            f"containers cannot have a folder at this path; share another one, or use {option('workspace')}"
+        )
     return path
 
 
@@ -108,7 +110,7 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    name: Annotated[str, AfterValidator(cluster_name)] = Field(default="slurmbed", description="name of the cluster")
+    name: Annotated[str, AfterValidator(cluster_name)] = Field(default=DEFAULT_NAME, description="name of the cluster")
     nodes: Annotated[int, number(1, MAX_NODES)] | None = Field(
         default=None, description=f"number of nodes [default: as many as exist, or {DEFAULT_NODES}]"
     )
@@ -167,13 +169,15 @@ class Settings(BaseModel):
     def _one_or_the_other(self) -> "Settings":
         given = [key for key in ("nodes", "cpus", "memory", "gpus") if getattr(self, key) is not None]
         if self.config and given:
-            names = ", ".join(given).upper()
-            raise ValueError(f"CONFIG={self.config} cannot be combined with {names}; leave out one or the other")
+            names = ", ".join(map(option, given))
+            raise ValueError(
+                f"{option('config', self.config)} cannot be combined with {names}; leave out one or the other"
+            )
         return self
 
 
 def checked(values: dict[str, Any]) -> Settings:
-    """Settings from text, as from a command line. UsageError, like NAME=value: reason, for wrong values."""
+    """Settings from text, as from a command line. UsageError for wrong values, each as ``NODES=many: reason``."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -181,9 +185,9 @@ def checked(values: dict[str, Any]) -> Settings:
 
 
 def in_a_line(error: Any) -> str:
-    """One of pydantic's errors, as NAME=value: reason."""
+    """One of pydantic's errors: the option as the user types it, and the reason."""
     reason = error["msg"].removeprefix("Value error, ")
-    return f"{str(error['loc'][0]).upper()}={error['input']}: {reason}" if error["loc"] else reason
+    return f"{option(str(error['loc'][0]), error['input'])}: {reason}" if error["loc"] else reason
 
 
 class Choices(BaseModel):

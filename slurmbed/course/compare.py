@@ -1,6 +1,7 @@
 """`make compare`: train by several strategies, one after another, on the same batches, and write one report of all."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 from rich import box
@@ -9,7 +10,8 @@ from rich.table import Table
 
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.course.runs import RunResult, unused_folder
-from slurmbed.course.train import Asked, again_command, prepare_run, run_job
+from slurmbed.course.train import Asked, prepare_run, run_job
+from slurmbed.project import command
 
 HEADINGS = (
     *("strategy", "ranks", "nodes", "tokens/s", "time in collectives", "collectives a step", "carried by", "MB a rank"),
@@ -35,8 +37,8 @@ def compare(cluster: Cluster, console: Console, nodes: dict[str, int], asked: As
     show(console, results)
     from slurmbed.course.report import comparison_page  # it imports matplotlib, which takes half a second
 
-    command = again_command("compare", f"STRATEGIES={','.join(nodes)}", asked=asked)
-    page = comparison_page(results, HEADINGS, rows(results), os.cpu_count() or 1, command)
+    again = command("compare", strategies=",".join(nodes), **asdict(asked))
+    page = comparison_page(results, HEADINGS, rows(results), os.cpu_count() or 1, again)
     folder = unused_folder(cluster.workspace(), f"compare-{job_run.job_id}")
     path = cluster.write(f"{folder}/report.html", page.encode())
     console.print(f"report: {path}", soft_wrap=True)

@@ -6,7 +6,7 @@ from slurmbed.cluster import transfer
 from slurmbed.cluster.cluster import Cluster
 from slurmbed.errors import UsageError
 from slurmbed.process import run
-from slurmbed.project import COMMAND
+from slurmbed.project import command, option
 
 
 def want_containers(cluster: Cluster) -> None:
@@ -17,10 +17,10 @@ def want_containers(cluster: Cluster) -> None:
     if not cluster.snapshot.containers:
         cluster.settings = cluster.settings.model_copy(update={"containers": True})
     elif not cluster.choices().containers:
-        again = f"{COMMAND} up NAME={cluster.name} CONTAINERS=1"
+        again = command("up", name=cluster.name, containers=True)
         raise UsageError(
-            f"CONTAINER: jobs of the cluster {cluster.name} cannot run in containers",
-            f"{again} recreates its nodes, so that they can; running jobs start again",
+            f"{option('container')}: jobs of the cluster {cluster.name} cannot run in containers",
+            f"{again} recreates its nodes with containers; running jobs start again",
         )
 
 
@@ -33,7 +33,7 @@ def provide(cluster: Cluster, console: Console, image: str) -> str:
         CommandError: it cannot be pushed.
     """
     if not run(["docker", "image", "inspect", "--format={{.Id}}", "--", image], timeout=60).ok:
-        tell(console, f"container: {image}, which Docker on this machine does not have: the nodes look for it")
+        tell(console, f"container: {image}, which Docker on this machine does not have: the nodes pull or open it")
         return image
     name = name_in_registry(image, f"localhost:{cluster.choices().registry_port}")
     tell(console, f"container: pushing {image} of Docker on this machine to the cluster's registry as {name}")

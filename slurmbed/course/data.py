@@ -18,6 +18,7 @@ from slurmbed.cluster.cluster import Cluster
 from slurmbed.cluster.settings import Choices
 from slurmbed.errors import UsageError
 from slurmbed.process import Result, last_lines, run
+from slurmbed.project import option
 
 TIMEOUT = 600  # seconds, downloads included
 INSIDE = "/workspace"
@@ -59,7 +60,7 @@ def text(cluster: Cluster, file: str | None = None) -> TextRecord:
     """
     arguments = ["--text", "-", "--source", str(Path(file).resolve())] if file else []
     answer = in_container(cluster, ["gpt/data.py", *arguments], file or "")
-    return parsed(TextRecord, answer, "there is no text to train on", "name a text with TEXT=file")
+    return parsed(TextRecord, answer, "there is no text to train on", f"name a text with {option('text', 'file')}")
 
 
 def digits(cluster: Cluster) -> DigitsRecord:

@@ -11,7 +11,7 @@ from slurmbed.cluster.cluster import Cluster
 from slurmbed.course import runs
 from slurmbed.course.runs import Run
 from slurmbed.errors import UsageError
-from slurmbed.project import COMMAND
+from slurmbed.project import command
 from slurmbed.slurm.client import Slurm, failure
 from slurmbed.slurm.records import Job
 from slurmbed.wait import Pending, wait_until
@@ -35,7 +35,8 @@ def require_exclusive_workspace(cluster: Cluster) -> None:
     if others := cluster.snapshot.writers_to(workspace):
         raise UsageError(
             f"the cluster {others[0]} writes its runs to {workspace} too",
-            f"give one a copy: cp -r workspace other, then {COMMAND} up NAME={cluster.name} WORKSPACE=other",
+            f"give one of them a copy: cp -r workspace other, "
+            f"then {command('up', name=cluster.name, workspace='other')}",
         )
 
 

@@ -16,7 +16,7 @@ from slurmbed.course.follow import require_exclusive_workspace
 from slurmbed.course.runs import Run
 from slurmbed.errors import JobFailed, PlacementError, SlurmbedError, UsageError
 from slurmbed.process import last_lines, run
-from slurmbed.project import COMMAND
+from slurmbed.project import command, option
 from slurmbed.slurm.placement import Placed, block_layout, parse_ranks, placement
 
 RANKS_TO_TRAIN = 4  # on all nodes together; the sum has one rank for each GPU
@@ -35,7 +35,7 @@ class Launcher:
     """A script of workspace/launchers.
 
     Attributes:
-        by_slurm: whether each rank is a Slurm task; else a task, or the job itself, starts several.
+        by_slurm: whether each rank is a Slurm task; otherwise a task, or the batch script, starts several ranks.
         started_by, rank_0, survives: who starts the ranks, how rank 0 is found, and which failures the launcher
             survives; cells of the table.
     """
@@ -195,7 +195,9 @@ def require(names: str) -> list[Launcher]:
     asked = names.split(",") if names else list(LAUNCHERS)
     for name in asked:
         if name not in LAUNCHERS:
-            raise UsageError(f"ONLY={names}: there is no launcher {name!r}", f"choose from {', '.join(LAUNCHERS)}")
+            raise UsageError(
+                f"{option('only', names)}: there is no launcher {name!r}", f"choose from {', '.join(LAUNCHERS)}"
+            )
     return [LAUNCHERS[name] for name in asked]
 
 
@@ -205,7 +207,7 @@ def nodes_and_gpus(cluster: Cluster) -> tuple[int, int]:
     Raises:
         UsageError: the nodes have no GPUs, or fewer CPUs than GPUs.
     """
-    again = f"{COMMAND} clean NAME={cluster.name}, then: {COMMAND} up NODES=2 GPUS=8"
+    again = f"{command('clean', name=cluster.name)}, then: {command('up', name=cluster.name, nodes=2, gpus=8)}"
     nodes = cluster.slurm.nodes()
     gpus = min(node.gpus for node in nodes)
     if not gpus:

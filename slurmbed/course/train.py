@@ -1,8 +1,7 @@
 """`make train`: train by one strategy on the cluster, prove where its ranks ran, show the result, write the report."""
 
 import re
-import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from slurmbed.course import container, data, files
 from slurmbed.course.follow import complete, require_exclusive_workspace
 from slurmbed.course.runs import STRATEGY_NAMES, Run, RunResult
 from slurmbed.errors import UsageError
-from slurmbed.project import COMMAND
+from slurmbed.project import command, option
 from slurmbed.slurm.placement import parse_ranks, placement, require_separate_nodes
 
 
@@ -33,7 +32,7 @@ def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, i
     """The number of nodes that each of the strategies ``names`` asks for.
 
     Args:
-        setting: what the user gave the names to, for the error: PARALLEL or STRATEGIES.
+        setting: the option that the user gave, for the error: parallel or strategies.
         names: separated by commas; all strategies if empty.
 
     Raises:
@@ -44,7 +43,7 @@ def require_strategies(workspace: Path, setting: str, names: str) -> dict[str, i
     for name in asked:
         if name not in known:
             raise UsageError(
-                f"{setting}={names}: there is no strategy {name!r} in {workspace}/jobs",
+                f"{option(setting, names)}: there is no strategy {name!r} in {workspace}/jobs",
                 f"choose from {', '.join(known)}",
             )
     return {name: known[name] for name in asked}
@@ -63,11 +62,6 @@ class Asked:
     container: str | None = None
     """The image of the ranks' containers; they have none if None."""
 
-    def arguments(self) -> list[str]:
-        """The options as arguments of make."""
-        named = {"RECIPE": self.recipe, "STEPS": self.steps, "TEXT": self.text, "CONTAINER": self.container}
-        return [f"{name}={value}" for name, value in named.items() if value]
-
 
 def train(cluster: Cluster, console: Console, parallel: str, nodes: int, asked: Asked) -> Path:
     """Train by the strategy ``parallel`` on ``nodes`` nodes; returns the report's path.
@@ -82,15 +76,10 @@ def train(cluster: Cluster, console: Console, parallel: str, nodes: int, asked: 
     show(console, result)
     from slurmbed.course.report import report_page  # it imports matplotlib, which takes half a second
 
-    again = again_command("train", f"PARALLEL={parallel}", f"NODES={nodes}", asked=asked)
+    again = command("train", parallel=parallel, nodes=nodes, **asdict(asked))
     path = cluster.write(f"runs/{job_run.job_id}/report.html", report_page(result, again).encode())
     console.print(f"report: {path}", soft_wrap=True)
     return path
-
-
-def again_command(*arguments: str, asked: Asked) -> str:
-    """The command that repeats a run; it can be pasted into a shell."""
-    return shlex.join([COMMAND, *arguments, *asked.arguments()])
 
 
 def prepare_run(cluster: Cluster, console: Console, asked: Asked) -> list[str]:

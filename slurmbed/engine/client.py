@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from slurmbed.errors import CommandError, SlurmbedError
 from slurmbed.process import Result, last_lines
-from slurmbed.project import COMMAND
+from slurmbed.project import command
 
 PATIENCE = 30  # seconds for a request that should take milliseconds
 ENDED_LATE = 124  # exit status of coreutils' timeout
@@ -317,7 +317,7 @@ def frames(file: IO[bytes]) -> Iterator[tuple[bytes | None, bytes | None]]:
 def no_answer(detail: str) -> SlurmbedError:
     where = os.environ.get("DOCKER_HOST")
     reason = f"DOCKER_HOST={where} does not answer" if where else "the Docker engine does not answer"
-    starts = f"{COMMAND} up starts it; {COMMAND} doctor checks this machine"
+    starts = f"{command('up')} starts it; {command('doctor')} checks this machine"
     hint = "start that engine, or unset DOCKER_HOST" if where else starts
     return SlurmbedError(reason, hint, last_lines(detail, 3))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from slurmbed.errors import SlurmbedError
 from slurmbed.process import Result, run
-from slurmbed.project import BASE_FILE, COMMAND
+from slurmbed.project import BASE_FILE, command
 
 LOWEST = (2, 20)
 """The lowest version that takes docker-compose.yml and the options that it is given; also in scripts/engine."""
@@ -17,7 +17,7 @@ LOWEST = (2, 20)
 def compose_version() -> str:
     """The version of Compose. SlurmbedError if there is none, or it is too old."""
     answer = run(["docker", "compose", "version", "--short"], timeout=30)
-    hint = f"{COMMAND} up installs it on Debian and Ubuntu; elsewhere: https://docs.docker.com/compose/install/"
+    hint = f"{command('up')} installs it on Debian and Ubuntu; elsewhere: https://docs.docker.com/compose/install/"
     if not answer.ok:
         raise SlurmbedError("Docker Compose v2 is missing", hint)
     found = answer.stdout.strip()

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from slurmbed.errors import UsageError
+from slurmbed.project import option
 
 MAX_GPUS = 16  # of one node
 EMULATED = "emulated"  # the type of emulated GPUs without another one
@@ -90,9 +91,10 @@ def share_out(gpus: Gpus, nodes: int, names: Sequence[str], taken: Collection[st
         of_type = f" of type {gpus.type}" if gpus.type else ""
         left = f", {len(free)} of them free" if taken else ""
         raise UsageError(
-            f"GPUS={gpus} for each of {nodes} new nodes is {gpus.count * nodes}; "
+            f"{option('gpus', gpus)} for each of {nodes} new nodes is {gpus.count * nodes}; "
             f"the host has {len(found)}{of_type}{left}",
-            f"nvidia-smi -L lists them; ask for fewer NODES or GPUS, or for emulated ones: GPUS={EMULATED}:{gpus}",
+            f"nvidia-smi -L lists them; ask for fewer nodes or GPUs, or for emulated ones: "
+            f"{option('gpus', f'{EMULATED}:{gpus}')}",
         )
     return [tuple(free[i * gpus.count : (i + 1) * gpus.count]) for i in range(nodes)]
 

@@ -31,7 +31,7 @@ def load(path: Path, host_gpus: Callable[[], Sequence[str]]) -> ClusterSpec:
         # The base loader reads every value as text; pydantic converts it. To other loaders 1:30:00 is the number 5400.
         tree, values = yaml.compose(text, yaml.BaseLoader), yaml.load(text, yaml.BaseLoader)
     except OSError as error:
-        raise UsageError(f"CONFIG={path}: {error.strerror}", "name a file like clusters/laptop.yaml") from None
+        raise UsageError(f"{path}: {error.strerror}", "name a file like clusters/laptop.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else path

@@ -7,7 +7,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from slurmbed.errors import UsageError
-from slurmbed.project import COMMAND
+from slurmbed.project import command, option
 from slurmbed.spec import gpus
 from slurmbed.spec.gpus import NO_GPUS, Gpus
 from slurmbed.spec.model import ClusterSpec, NodeGroup
@@ -78,24 +78,27 @@ def plain_slices(
     cpus: int | None = None,
     memory: int | None = None,
     asked: Gpus | None = None,
+    name: str = "",
 ) -> list[Slice]:
     """The slice of each of ``count`` nodes. Existing nodes keep theirs; new ones share what is left.
 
     Args:
         kept: slices of existing nodes, by the nodes' numbers.
         cpus, memory, asked: what the user asks for each node: CPUs, MiB and GPUs.
+        name: the cluster's, for hints.
 
     Raises:
         UsageError: it does not fit on the host, or differs from what existing nodes have.
     """
     kept = {number: node_slice for number, node_slice in kept.items() if number <= count}
+    again = f"{command('clean', name=name)}, then {command('up', name=name)}"
     had = next((node_slice.gpus for node_slice in kept.values()), NO_GPUS)
     names = host.gpu_names() if asked and not asked.emulated else ()
     wanted = had if asked is None else asked.on_host(names)
     if kept and wanted != had:
         raise UsageError(
-            f"GPUS={asked}: the existing nodes were made with GPUS={had}",
-            f"GPUS is chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
+            f"{option('gpus', asked)}: the existing nodes were made with {option('gpus', had)}",
+            f"GPUs are chosen when a cluster is created: {again}",
         )
     # A cluster made with fewer CPUs than GPUs can start again and grow.
     least_cpus = min([wanted.count, *(node_slice.cpus for node_slice in kept.values())])
@@ -107,12 +110,13 @@ def plain_slices(
         taken=sum(node_slice.memory for node_slice in kept.values()),
         kept=len(kept),
         least_cpus=least_cpus,
+        name=name,
     )
     for node_slice in kept.values():
         if (cpus and node_slice.cpus != new.cpus) or (memory and node_slice.memory != new.memory):
             raise UsageError(
                 f"the existing nodes have {node_slice.cpus} CPUs and {node_slice.memory} MiB",
-                f"CPUS and MEMORY are chosen when a cluster is made: {COMMAND} clean, then {COMMAND} up",
+                f"CPUs and memory are chosen when a cluster is created: {again}",
             )
     taken_gpus = {gpu_id for node_slice in kept.values() for gpu_id in node_slice.gpu_ids}
     missing = count - len(kept)
@@ -133,6 +137,7 @@ def slice_for(
     taken: int = 0,
     kept: int = 0,
     least_cpus: int = 0,
+    name: str = "",
 ) -> Slice:
     """The slice of each new node: an equal share of the host, or what the user asked for, checked.
 
@@ -151,13 +156,14 @@ def slice_for(
     total = taken + each_memory * (nodes - kept)
     if total > host.memory:
         raise UsageError(
-            f"MEMORY={each_memory}M for each of {nodes} nodes is {total} MiB; the host has {host.memory} MiB",
-            f"leave MEMORY out, or use at most MEMORY={usable // nodes}M",
+            f"{option('memory', f'{each_memory}M')} for each of {nodes} nodes is {total} MiB; "
+            f"the host has {host.memory} MiB",
+            f"leave {option('memory')} out, or use at most {option('memory', f'{usable // nodes}M')}",
         )
     if each_memory < each_cpus * MIB_PER_CPU:
         raise UsageError(
             f"{each_memory} MiB for a node of {each_cpus} CPUs: less than {MIB_PER_CPU} MiB per CPU",
-            f"ask for fewer NODES, CPUS or GPUS; existing nodes keep their memory until: {COMMAND} clean",
+            f"ask for fewer nodes, CPUs or GPUs; existing nodes keep their memory until: {command('clean', name=name)}",
         )
     return Slice(
         cpus=each_cpus,

@@ -68,7 +68,7 @@ def test_the_action_gives_a_projects_tests_a_cluster_and_uploads_its_logs(slim_i
     assert len(re.findall(r"^slurmbed-\w+:24\.11-slim-", runner.output, re.MULTILINE)) == 3, "not loaded from the file"
     assert "1 passed" in runner.output
     assert "node-1\nnode-2\n" in runner.output
-    assert "for example: slurmbed scale NODES=3" in runner.output
+    assert "for example: slurmbed scale --nodes 3" in runner.output
     [logs] = uploaded
     assert '"slurmbed-node:24.11-slim-' in (logs / "containers.json").read_text()
     assert "node-[1-2]" in (logs / "slurm" / "jobs.txt").read_text()

@@ -144,7 +144,7 @@ def test_a_shell_completes_commands_and_choices():
         (["up", "WORKSPACE=/no/such"], "WORKSPACE=/no/such: not a folder"),
         (["up", "MOUNT=/usr"], "MOUNT=/usr: containers cannot have a folder at this path"),
         (["up", "MOUNT=/no/such"], "MOUNT=/no/such: not a folder"),
-        (["config", "check", "/no/such"], "CONFIG=/no/such: No such file"),
+        (["config", "check", "/no/such"], "/no/such: No such file"),
         (["exec"], "Missing argument 'ARGUMENTS...'"),
         (["load", "/no/such.whl"], "/no/such.whl is neither a wheel nor a folder with a pyproject.toml"),
         (["load", str(ROOT / "docs")], "is neither a wheel nor a folder"),
@@ -229,7 +229,7 @@ def test_up_looks_for_images_in_the_registry_of_the_environment(monkeypatch, eng
 def test_what_needs_torch_names_the_flavor_that_has_it(capsys, engine, target):
     said = refused(capsys, target, "FLAVOR=slim", "NAME=x")
     assert "the nodes of x have the flavor slim" in said
-    assert "this needs --flavor full\nmake up NAME=x FLAVOR=full" in said
+    assert "this needs the flavor full\nmake up NAME=x FLAVOR=full" in said
 
 
 def test_launchers_run_on_a_cluster_that_is_there_and_install_nothing(capsys, monkeypatch):

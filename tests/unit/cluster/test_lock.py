@@ -31,7 +31,7 @@ def test_the_second_waits_and_hears_for_whom():
 
     thread = threading.Thread(target=second)
     thread.start()
-    with lock("AB:CD", "here", "up NODES=2", print):
+    with lock("AB:CD", "here", "up --name c", print):
         inside.set()
         while not heard:
             thread.join(0.01)
@@ -39,7 +39,7 @@ def test_the_second_waits_and_hears_for_whom():
     thread.join(10)
     assert order == ["first", "second"]
     assert len(heard) == 1
-    assert heard[0].startswith("waiting for slurmbed up NODES=2 of ")
+    assert heard[0].startswith("waiting for slurmbed up --name c of ")
     assert f"process {os.getpid()}, since " in heard[0]
 
 

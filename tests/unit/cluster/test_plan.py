@@ -112,7 +112,7 @@ def test_a_running_cluster_grows_on_the_images_it_runs_on(monkeypatch):
 
 def test_a_flavor_without_torch_has_none_from_anywhere():
     slim = plan(Settings(name="c", flavor="slim"))
-    with pytest.raises(UsageError, match=r"TORCH=pypi: the flavor slim has no torch\n--flavor torch"):
+    with pytest.raises(UsageError, match=r"TORCH=pypi: the flavor slim has no torch\nFLAVOR=torch, or FLAVOR=full"):
         plan(Settings(name="c", torch="pypi"), made(slim))
     assert plan(Settings(name="c", torch="pypi", flavor="torch"), made(slim)).choices.flavor == "torch"
 
@@ -122,6 +122,13 @@ def test_at_least_so_many_nodes_and_never_fewer_than_there_are():
     assert len(plan(Settings(name="c", least_nodes=4)).slices) == 4
     assert len(plan(Settings(name="c", least_nodes=4), eight).slices) == 8
     assert len(plan(Settings(name="c", nodes=3), eight).slices) == 3
+
+
+@pytest.mark.parametrize("asked", [{"cpus": 1}, {"gpus": "emulated:2"}, {"memory": "10M"}])
+def test_a_hint_to_remove_a_cluster_names_that_cluster(asked):
+    cluster = made(plan(Settings(name="c", nodes=1)))
+    with pytest.raises(UsageError, match=r"make clean NAME=c\b"):
+        plan(Settings(name="c", **asked), cluster)
 
 
 def test_a_start_that_was_killed_is_completed():

@@ -122,7 +122,7 @@ def test_what_is_no_mapping(write, text, reason):
 
 
 def test_no_file():
-    with pytest.raises(UsageError, match=r"CONFIG=/no/such: No such file or directory\n.*clusters/laptop.yaml"):
+    with pytest.raises(UsageError, match=r"/no/such: No such file or directory\n.*clusters/laptop.yaml"):
         read(Path("/no/such"))
 
 

@@ -28,7 +28,7 @@ def test_a_node_offers_the_least_cpus_unless_told_otherwise():
     assert slice_for(LAPTOP, 2, least_cpus=16) == both(16, 6144, cpu_limit=8)
     assert slice_for(LAPTOP, 2, least_cpus=2).cpus == 4
     assert slice_for(LAPTOP, 2, cpus=1, least_cpus=16).cpus == 1
-    with pytest.raises(UsageError, match=r"512 MiB for a node of 16 CPUs(.|\n)*fewer NODES, CPUS or GPUS"):
+    with pytest.raises(UsageError, match=r"512 MiB for a node of 16 CPUs(.|\n)*fewer nodes, CPUs or GPUs"):
         slice_for(LAPTOP, 2, memory=512, least_cpus=16)
 
 
