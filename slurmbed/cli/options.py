@@ -48,7 +48,7 @@ def with_settings(names: str = "", of_cluster: bool = True, nodes: str = "") -> 
 
     Args:
         of_cluster: give it --name too.
-        nodes: what its help says of --nodes, if the default of ``Settings`` does not hold for it.
+        nodes: the default that the help shows for --nodes, if it differs from that of ``Settings``.
     """
     chosen = [*names.split(), *(["name"] if of_cluster else [])]
 

@@ -1,4 +1,4 @@
-"""`make bench-collectives`: how fast collectives between two nodes are, by size, beside iperf3's limit."""
+"""`make bench-collectives`: the bandwidth of collectives between two nodes, by size, compared with iperf3's."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ def grade(cluster: Cluster, console: Console, lesson: str) -> None:
 
     Raises:
         SlurmbedError: the exercise is not done yet.
-        JobFailed: the job did not get so far.
+        JobFailed: the job ended before it printed a result.
     """
     require_exclusive_workspace(cluster)
     since = runs.now()
@@ -32,4 +32,4 @@ def grade(cluster: Cluster, console: Console, lesson: str) -> None:
         raise failure(job, log, log_file)
     console.print(log, soft_wrap=True, highlight=False, markup=False, end="")
     if job.state != "COMPLETED":
-        raise SlurmbedError(f"lesson {lesson} is not done yet", f"go on in {file}, then grade it again")
+        raise SlurmbedError(f"lesson {lesson} is not done yet", f"continue in {file}, then run this command again")

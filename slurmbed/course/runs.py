@@ -10,7 +10,7 @@ from slurmbed.course import files
 from slurmbed.errors import SlurmbedError
 from slurmbed.slurm.placement import Placed
 
-# Those of workspace/parallel/__init__.py, which the host does not run: jobs can write there.
+# As in workspace/parallel/__init__.py, which the host must not run, because jobs can write there.
 STRATEGY_NAMES = {
     "none": "one process",
     "ddp": "data parallel",
@@ -84,8 +84,8 @@ def spanned(sizes: list[int]) -> str:
 class Run:
     """One job's files in the workspace: the folder runs/ID and the log runs/ID.log.
 
-    Job ids begin at 1 again on a new cluster. Until the job has set aside what an earlier job with its id left, that is
-    still there; so a file counts as missing if it was last written before ``since``.
+    Job ids begin at 1 again on a new cluster. Files of an earlier job with the same id stay until this job sets them
+    aside, so a file counts as missing if it was last written before ``since``.
 
     Args:
         workspace: the folder of the host that is /workspace in the cluster.
