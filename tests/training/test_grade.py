@@ -50,8 +50,8 @@ def test_what_is_not_written_yet(workspace):
         ("3", "    rank, last", "    dist.all_reduce(tensor)\n    rank, last", "AssertionError: dist.all_reduce"),
         ("3", "tensor += below", "tensor.copy_(below)", "not yet  the sum is in the tensor"),
         ("4", "manual_seed(epoch)", "manual_seed(0)", "not yet  the order is another one in the next epoch"),
-        ("4", ", generator=torch.Generator().manual_seed(epoch)", "", "not yet  called again, the same"),
-        ("4", "rank : count - count % world_size : world_size", "rank::world_size", "not yet  each rank has as many"),
+        ("4", ", generator=torch.Generator().manual_seed(epoch)", "", "not yet  a second call returns the same"),
+        ("4", "rank : count - count % world_size : world_size", "rank::world_size", "not yet  all ranks have the same"),
         ("6", "torch.distributed.all_reduce(dy)", "pass", "not yet  backward: the gradient of x"),
         (
             "ring",
@@ -67,14 +67,14 @@ def test_what_is_not_written_yet(workspace):
             "not yet  3 ranks, 7 numbers: the sum",
         ),
         ("ring", "range(2 * (ranks - 1))", "range(2 * ranks)", "not yet  together they send"),
-        ("containers", 'startswith(f"{hidden}/")', "startswith(hidden)", "not yet  it hides a folder, but not one"),
+        ("containers", 'startswith(f"{hidden}/")', "startswith(hidden)", "not yet  a whiteout hides /data, but not"),
         (
             "containers",
             ' if not path.rpartition("/")[2].startswith(HIDES)}',
             "}",
             "not yet  a whiteout hides a file",
         ),
-        ("6", "super().__init__()", "super().__init__(); self.whole = whole", "not yet  a rank keeps its part"),
+        ("6", "super().__init__()", "super().__init__(); self.whole = whole", "not yet  a rank keeps only its shard"),
     ],
 )
 def test_the_usual_mistakes(graded, lesson, right, wrong, said):

@@ -1,4 +1,4 @@
-"""Exercise of lesson 3: an all-reduce, by sends and receives alone.
+"""Exercise of lesson 3: an all-reduce with nothing but sends and receives.
 
 lessons/follow jobs/lesson.sbatch grade 3
 """

@@ -1,4 +1,4 @@
-"""Exercise of lesson 6: a linear layer of which each rank has some of the output columns.
+"""Exercise of lesson 6: a linear layer whose output columns are divided among the ranks.
 
 lessons/follow jobs/lesson.sbatch grade 6
 """
@@ -11,7 +11,7 @@ class ColumnParallelLinear(nn.Module):
     """This rank's part of the layer `whole`, which is the same on all ranks. The ranks divide its outputs, in order.
 
     forward:  x [B, in], the same on all ranks -> this rank's columns of whole(x), [B, out / R]
-    backward: the gradient of x is that of the whole layer, on every rank: the function f, with an all-reduce
+    backward: every rank gets the gradient of x of the whole layer, by the function f, an all-reduce
     """
 
     def __init__(self, whole: nn.Linear):

@@ -8,10 +8,10 @@ HIDES_ALL = ".wh..wh..opq"  # /etc/.wh..wh..opq: all that the layers below have 
 
 
 def merged(layers: list[dict[str, str]]) -> dict[str, str]:
-    """What is seen: path, like /etc/motd, to content.
+    """The files that a container sees: path, like /etc/motd, to content.
 
     Args:
-        layers: the lowest first; each is path to content. Folders are not listed. A marker says nothing of its own
-            layer, and is not seen itself.
+        layers: the lowest first; each is path to content. Folders are not listed. A marker hides nothing in its own
+            layer, and is not in the result.
     """
     raise NotImplementedError("no layers yet")

@@ -16,9 +16,9 @@ def all_reduce(tensor: torch.Tensor, rank: int, ranks: int, left: socket.socket,
     tensor each time.
 
     - `tensor.tensor_split(ranks)` gives slices that are views: what is written into a slice is written into `tensor`.
-    - `as_bytes(slice)`, of ranks/sockets.py, is its memory. `right.sendall` takes it, `left.recv_into` writes into it.
+    - `as_bytes(slice)` of ranks/sockets.py gives its memory. `right.sendall` takes it, `left.recv_into` writes into it.
     - `recv_into` returns how many bytes came: perhaps fewer than there is room for, and 0 if the other rank has ended.
-    - `sendall` returns once all bytes are on their way. If every rank sends first and receives then, all wait: a
-      thread can send meanwhile.
+    - `sendall` returns once all bytes are on their way. If every rank sends first and then receives, all wait: let a
+      thread send meanwhile.
     """
     raise NotImplementedError(f"rank {rank} has no ring yet")

@@ -7,9 +7,9 @@ import torch
 
 
 def indices(count: int, rank: int, world_size: int, epoch: int) -> list[int]:
-    """The numbers, from 0 to `count` - 1, of the examples of this rank in this epoch.
+    """The indices, from 0 to `count` - 1, of this rank's examples in this epoch.
 
-    All ranks have the same number of examples, as many as possible, and none has an example of another's. Every epoch
-    has another order. Called twice, on whatever rank, it returns the same: use `torch.Generator().manual_seed(epoch)`.
+    All ranks have the same number of examples, as many as possible, and no two ranks share an example. Every epoch
+    has another order. The same arguments give the same list on every rank: use `torch.Generator().manual_seed(epoch)`.
     """
     raise NotImplementedError(f"no sampler yet: {torch.Generator().manual_seed(epoch)}")

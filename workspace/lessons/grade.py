@@ -42,7 +42,7 @@ def all_reduce(exercise):
         mock.patch.stopall()
     return [
         ("the sum is in the tensor, on every rank", torch.equal(found[0], total)),
-        ("it can be called again and again", all(torch.equal(each, total) for each in found)),
+        ("it works when it is called several times", all(torch.equal(each, total) for each in found)),
         ("a tensor of one integer", single.item() == ranks * (ranks + 1) // 2),
     ]
 
@@ -62,13 +62,13 @@ def sampler(exercise):
         doubles.append(len(together) - len(set(together)))
         strangers += set(together) - set(range(n))
     return [
-        ("each rank has as many as the others, and as many as possible", not any(lengths)),
+        ("all ranks have the same number of examples, as many as possible", not any(lengths)),
         ("no example twice in an epoch", not any(doubles)),
-        ("only examples that are there", not strangers),
-        ("the order is not that of the numbers", found[0][2][0] != sorted(found[0][2][0])),
+        ("only indices from 0 to count - 1", not strangers),
+        ("the examples are shuffled", found[0][2][0] != sorted(found[0][2][0])),
         ("the order is another one in the next epoch", found[0][2][0] != found[1][2][0]),
-        ("called again, the same", again == [ranks[0] for ranks in found[0]]),
-        ("the same on every rank", all(each == found for each in everywhere)),
+        ("a second call returns the same", again == [ranks[0] for ranks in found[0]]),
+        ("every rank computes the same shares", all(each == found for each in everywhere)),
     ]
 
 
@@ -82,7 +82,7 @@ def column_parallel(exercise):
     y_whole, y_mine = whole(x_whole), mine(x_mine)
     right = y_mine.shape == (3, 4) and torch.allclose(y_mine, y_whole.chunk(ranks, -1)[rank], atol=1e-6)
     checks = [
-        ("a rank keeps its part of the parameters only", sum(each.numel() for each in mine.parameters()) == 4 * 5 + 4),
+        ("a rank keeps only its shard of the parameters", sum(each.numel() for each in mine.parameters()) == 4 * 5 + 4),
         ("forward: its columns of the whole layer", right),
     ]
     if not all(rendezvous.gather(right)):
@@ -131,9 +131,9 @@ def layers(exercise):
         ("one layer", exercise.merged([dict(base)]) == base),
         ("the highest layer's file is seen", right(new, base | new)),
         ("a whiteout hides a file", right(hidden, without("/etc/motd"))),
-        ("it hides a folder, but not one whose name begins so", right({f"/{hide}data": ""}, without(*of_data))),
+        ("a whiteout hides /data, but not /database", right({f"/{hide}data": ""}, without(*of_data))),
         ("an opaque folder has its own layer's files", right(opaque, without(*of_data) | {"/data/new": "4"})),
-        ("what is hidden can be seen again, higher up", exercise.merged([base, hidden, new]) == base | new),
+        ("a higher layer can add a hidden file again", exercise.merged([base, hidden, new]) == base | new),
     ]
 
 
@@ -193,7 +193,7 @@ def main():
     try:
         env = environment.read()
         if env.world_size < 2:
-            raise ValueError("with one rank everything is right: take two")
+            raise ValueError("this check needs two ranks or more")
     except ValueError as error:
         sys.exit(f"grade: error: {error}")
     with rendezvous.process_group(env, "gloo", TIMEOUT):
@@ -201,7 +201,7 @@ def main():
             checks = grade(options.lesson, options.folder)
         except Exception:  # whatever a student wrote raises: it is shown, and the exit status is 1
             trace = traceback.format_exc(limit=-1)
-            os.write(1, f"rank {env.rank} did not get to the end of the exercise\n{trace}".encode())
+            os.write(1, f"rank {env.rank} failed in the exercise\n{trace}".encode())
             os._exit(1)  # the others wait for this one, which srun tells them
         done = sum(right for _, right in checks)
         if env.rank == 0:
