@@ -1,17 +1,17 @@
-# What all job scripts begin with: `source jobs/launch.sh`, in the folder of submission, for Slurm runs a copy of the job
-# script in a spool folder, from which $0 does not lead back. Not a job by itself.
+# Every job script begins with `source jobs/launch.sh`, in the folder of submission: Slurm runs a copy of the job script
+# in a spool folder, so that $0 does not name this folder. This file is not a job script.
 # Sets an earlier run aside, sets what the ranks need of the environment, and defines `launch`, which starts them.
 set -Eeuo pipefail
 
 # An earlier job with this id may have left a folder and a log, which are not to be mixed with this job's.
 python3 run/earlier.py
 
-# Rank 0 runs on the first node of the allocation, and everyone meets there. Not $(hostname), which behind srun would be
-# each rank's own, and no fallback to localhost, which would make each rank a world of one.
+# Rank 0 runs on the first node of the allocation, and all ranks connect to it. Not $(hostname), which srun's tasks would
+# each expand to their own node, and no fallback to localhost, with which each rank would be a world of one.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-# A port of the job's own, so that two jobs on a node do not collide; below 32768, where outgoing connections begin.
+# A different port for each job, so that two jobs on a node do not collide; below 32768, where outgoing connections begin.
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-# Without it every rank starts a thread for each core that it sees, which may be all of the machine's.
+# Without it every rank starts a thread for each core that it sees, which may be all cores of the machine.
 OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 # Under `sbatch --export=NONE`, some sites' default, srun would keep all this from the ranks.
 SLURM_EXPORT_ENV=ALL

@@ -1,5 +1,5 @@
-# A node's Ray, until it is told to stop: the head on the job's first node, workers of it on the others.
-# launchers/ray.sbatch starts it; it is no job by itself.
+# Runs Ray on a node until it is told to stop: the head node on the job's first node, worker nodes on the others.
+# launchers/ray.sbatch starts it; it is not a job script.
 set -Eeuo pipefail
 told=
 trap 'told=yes' TERM # it comes to all of this task; Ray is the one to act on it, and then ends with 1

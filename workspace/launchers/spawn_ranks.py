@@ -11,7 +11,7 @@ from torch import multiprocessing
 
 
 def rank(number, world_size, arguments):
-    # 127.0.0.1 is right here, and only here: all ranks are on this node. On two, each would be a world of its own.
+    # 127.0.0.1 is right here, and only here: all ranks are on this node. On two nodes, each would be a separate world.
     program.be_rank(number, world_size, number, world_size, "127.0.0.1")
     program.run(arguments)
 

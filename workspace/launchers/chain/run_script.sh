@@ -1,6 +1,6 @@
 #!/bin/bash
 # The chain that people use: this job sources env.sh, and srun starts torchrun.sh on each node, which starts the program.
-# Submit it from the folder of train.py; each node writes into a file of its own, log/JOB/NODE.out:
+# Submit it from the folder of train.py; each node writes to a separate file, log/JOB/NODE.out:
 #
 #     sbatch launchers/chain/run_script.sh train.py --parallel ddp --steps 20
 #
@@ -14,7 +14,7 @@
 #SBATCH --mem=0
 #SBATCH --time=00:10:00
 #SBATCH --no-requeue
-# The job itself says little: what its nodes say is in log/.
+# The output of the batch script; the nodes write to log/.
 #SBATCH --output=runs/%j.log
 
 set -Eeuo pipefail
