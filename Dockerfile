@@ -87,10 +87,11 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy libslurm-dev
-COPY scripts/container.h scripts/container.c scripts/container-run.c scripts/container-kept.c scripts/container-holder.c /
+COPY scripts/container.h scripts/container.c scripts/container-*.c /
 RUN gcc -shared -fPIC -Wl,-Bsymbolic -O2 -Wall -Wextra -Werror -o /container.so \
-      /container.c /container-run.c /container-kept.c \
- && gcc -static -O2 -Wall -Wextra -Werror -o /container-holder /container-holder.c
+      /container.c /container-run.c /container-root.c /container-kept.c \
+ && gcc -static -O2 -Wall -Wextra -Werror -o /container-holder /container-holder.c \
+ && gcc -static -O2 -Wall -Wextra -Werror -o /container-as-root /container-as-root.c /container-root.c
 
 # The flavors of the node, each on the one before it: FLAVORS in slurmbed/cluster/settings.py.
 FROM base AS node-slim
@@ -178,7 +179,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     fi
 COPY --from=preloaded /own-cpus.so /without-namespaces.so /usr/local/lib/
 COPY --from=plugin /container.so /usr/local/lib/
-COPY --from=plugin /container-holder /usr/local/libexec/
+COPY --from=plugin /container-holder /container-as-root /usr/local/libexec/
 COPY --chmod=755 scripts/containers/ /usr/local/lib/containers/
 COPY configs/ /
 COPY --chmod=755 scripts/nvidia-smi /usr/local/lib/emulated/

@@ -228,6 +228,8 @@ int slurm_spank_task_init(spank_t spank, int, char **)
 		return 0;
 	if (!*failure && (setns(user_namespace, CLONE_NEWUSER) || setns(mount_namespace, CLONE_NEWNS)))
 		fail("the container cannot be entered: %s", strerror(errno));
+	if (!*failure && !geteuid() && pretend_to_be_root())
+		fail("no root in the container: %s", strerror(errno));
 	if (!*failure && chdir(report))
 		fail("%s: %s", report, strerror(errno));
 	spank_get_item(spank, S_TASK_ID, &task);

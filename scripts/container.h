@@ -1,4 +1,4 @@
-/* What container.c, container-run.c and container-kept.c share: they are one plugin. */
+/* What the files of the plugin share: container.c, container-run.c, container-root.c and container-kept.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +36,9 @@ char *print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int run(int is_container, const char *word, const char *text);
 int hold(int pid, const char *what);
 int is_cancelled(void);
+
+/* container-root.c */
+int pretend_to_be_root(void);
 
 /* container-kept.c */
 extern char *kept; /* the folder that has its changes; NULL if they are dropped */

@@ -6,9 +6,10 @@ import pwd
 from imagestore import gpus
 from imagestore.enter import HOLDER, inherited
 from imagestore.errors import Refused
-from imagestore.inside import inside, is_there
+from imagestore.inside import apt_of_root, bind_kind, inside, is_there
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where job and image have none, as with Docker
 SINCE_THE_START = ("mounts", "mount-home", "remap-root", "entrypoint", "readonly")
 # Of a mount. bubblewrap makes mount points, and mounts nosuid, nodev and private as it is; it knows no noexec.
 WITHOUT_EFFECT = {
@@ -44,6 +45,8 @@ def start(asked):
     words += ["--bind", entry.pw_dir, there(home)] if "mount-home" in asked else ["--dir", there(home)]
     if not is_root:
         words += known_user(layers, entry)
+    elif apt := apt_of_root(layers):
+        words += file_with(apt[1].encode(), there(apt[0]))
     words += mounts(asked.get("mounts", ""), there)
     if "workdir" not in asked:  # Docker makes it, too
         words += ["--dir", there(workdir)]
@@ -151,7 +154,7 @@ def mounts(asked, there=str):
         if source == "tmpfs":
             words += ["--tmpfs", there(target), *(["--remount-ro", there(target)] if "ro" in given else [])]
         else:
-            words += ["--ro-bind" if "ro" in given else "--bind", source, there(target)]
+            words += [f"--{bind_kind(source, 'ro' in given)}", source, there(target)]
     return words
 
 
@@ -185,7 +188,7 @@ def of_prolog(job, program):
 
 
 def job_with(changed):
-    return {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    return {name: value for name, value in {"PATH": PATH, **os.environ, **changed}.items() if value is not None}
 
 
 def known_user(layers, entry):
@@ -197,11 +200,16 @@ def known_user(layers, entry):
         found = next(filter(None, (plain_file(each + path) for each in reversed(layers))), b"")
         number = line.split(":")[2]
         if all(each.split(b":")[2:3] != [number.encode()] for each in found.splitlines()):
-            file = os.memfd_create(name, 0)
-            os.write(file, found + (b"" if found.endswith(b"\n") or not found else b"\n") + f"{line}\n".encode())
-            os.lseek(file, 0, os.SEEK_SET)
-            words += ["--perms", "0644", "--file", str(file), path]
+            text = found + (b"" if found.endswith(b"\n") or not found else b"\n") + f"{line}\n".encode()
+            words += file_with(text, path)
     return words
+
+
+def file_with(text, path):
+    file = os.memfd_create("file", 0)
+    os.write(file, text)
+    os.lseek(file, 0, os.SEEK_SET)
+    return ["--perms", "0644", "--file", str(file), path]
 
 
 def plain_file(path):

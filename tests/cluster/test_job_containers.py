@@ -83,6 +83,22 @@ def test_root_in_a_container_is_the_user(port_of_call, srun):
     assert srun("id -un").check().stdout == "alice\n"
 
 
+def test_root_in_a_container_may_say_that_files_are_anybodys(port_of_call, ship, srun):
+    """The kernel knows one user in a container; apt-get, tar and useradd end if it says so."""
+    give = "touch /tmp/parcel; chown 42:42 /tmp/parcel"
+    assert "Invalid argument" in srun(give).stderr
+    assert srun(give, "--container-remap-root").check().stderr == ""
+    chain = f"enroot start --root /workspace/root.sqsh sh -c '{give}'; enroot start /workspace/root.sqsh sh -c '{give}'"
+    alice = port_of_call.as_user("alice")
+    alice(["container-image", "save", ship, "/workspace/root.sqsh"]).check()
+    assert srun(chain, image="").stderr.count("Invalid argument") == 1
+
+
+def test_devices_of_the_node_can_be_mounted(srun):
+    words = "--container-mounts=/dev:/dev,/dev/null:/hole"
+    assert srun("echo x >/hole; echo x >/dev/null; cat /hole", words).check().stdout == ""
+
+
 def test_tasks_of_a_node_share_one_container(srun):
     spaces = srun("readlink /proc/self/ns/mnt /proc/self/ns/user", "--nodes=1", "--ntasks=2").check().stdout.split()
     assert len(spaces) == 4
@@ -116,6 +132,24 @@ def test_a_named_container_is_kept_on_its_node_and_joined(port_of_call, ship, sr
     assert [line.partition("[")[0] for line in lines if line != met] == ["mnt:"] * 3
     assert "--container-readonly: the container runs already, and was started without it" in log()
     assert len(set(lines)) == 2, "a step was elsewhere, although one that joined outlived the first"
+
+
+NAMED = """#!/bin/sh
+run="srun --overlap --ntasks=1 --mem=64M --container-name=named"
+$run --container-image={ship} sh -c 'echo met >/new'
+$run sh -c 'until test -e /tmp/last; do sleep 0.2; done' &
+until pid=$(enroot list -f | awk '$1 == "pyxis_named" {{print $2}}'); test "$pid"; do sleep 0.2; done
+enroot exec "$pid" sh -c 'cat /new; touch /tmp/last'
+wait
+enroot list | grep named && enroot remove -f pyxis_named
+enroot list | grep named
+"""
+
+
+def test_a_kept_container_has_the_name_for_enroot_that_pyxis_gives_it(port_of_call, ship):
+    job = port_of_call.slurm.sbatch(NAMED.format(ship=ship), "--nodes=1", "--time=1")
+    job.wait_until_over()
+    assert job.stdout.splitlines() == ["met", "pyxis_named"]
 
 
 def test_a_container_is_saved_and_is_an_image_again(srun):
@@ -204,14 +238,64 @@ def mounts_of_node(cluster) -> str:
     return engine.execute(cluster, "node-1", ["cat", "/proc/1/mountinfo"]).check().stdout
 
 
-def test_slurms_own_srun_runs_an_oci_bundle_of_an_image(port_of_call, ship):
+@pytest.fixture(scope="module")
+def bundle(port_of_call, ship):
+    """Run a step in an OCI bundle of the image ship as alice; what came of it."""
     alice = port_of_call.as_user("alice")
     alice(["container-image", "bundle", ship, "/workspace/bundle"]).check()
-    step = ["srun", "--quiet", "--nodes=2", "--container=/workspace/bundle", "/bin/sh", "-c"]
-    ran = alice([*step, 'echo "$(cat /harbour/sign) $(hostname) $CARGO"; ls /etc/debian_version; exit 42'])
+    return lambda script, *words: alice(
+        ["srun", "--quiet", *words, "--container=/workspace/bundle", "/bin/sh", "-c", script]
+    )
+
+
+def test_slurms_own_srun_runs_an_oci_bundle_of_an_image(bundle):
+    script = 'echo "$(cat /harbour/sign) $(hostname) $CARGO"; ls /etc/debian_version; exit 42'
+    ran = bundle(script, "--nodes=2")
     assert sorted(ran.stdout.splitlines()) == ["all aboard node-1 bricks", "all aboard node-2 bricks"]
     assert "No such file" in ran.stderr, "the node's own files are not there"
     assert ran.returncode == 42
+
+
+@pytest.mark.parametrize(("signal", "status"), [("SEGV", 139), ("TERM", 143)])
+def test_how_a_program_in_a_bundle_ends_is_how_the_step_ends(bundle, signal, status):
+    assert bundle(f"kill -{signal} $$").returncode == status
+
+
+def test_nothing_is_left_of_a_step_in_a_bundle_that_is_cancelled(port_of_call, bundle):
+    step = "srun --container=/workspace/bundle /bin/sh -c 'sleep 603; echo went on'"
+    job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodelist=node-1", "--wrap", step)
+    wait_until(lambda: find(port_of_call, "sleep 603"), what="the step runs in its bundle", timeout=60)
+    port_of_call.slurm.cancel(job_id)
+    jobs.wait_until_idle(port_of_call, timeout=20)
+    assert BatchJob(port_of_call.slurm, job_id).wait_until_over().state == "CANCELLED"
+    assert engine.execute(port_of_call, "node-1", ["ps", "-o", "args=", "-u", "alice"]).stdout == ""
+    assert engine.execute(port_of_call, "node-1", ["sh", "-c", "ls /tmp/crun.*"]).check().stdout == ""
+
+
+def test_a_full_disk_of_a_node_is_said_and_nothing_is_taken_for_an_image(port_of_call, ship):
+    """The disk is the node's /dev, 64 MB of memory, filled but for 1 MB."""
+    fill = (
+        "mkdir -m 700 /dev/crowded /dev/crowded/store /dev/crowded/data && chown -R alice /dev/crowded && "
+        "fallocate -l $(($(df --output=avail -B1 /dev | tail -1) - 1000000)) /dev/crowded/fill"
+    )
+    alice = port_of_call.as_user("alice")
+    alice(["container-image", "save", ship, "/workspace/full.sqsh"]).check()
+    step = ["srun", "--quiet", "--nodelist=node-1"]
+    create = "ENROOT_DATA_PATH=/dev/crowded/data enroot create --name full /workspace/full.sqsh; echo $?; ls -A /dev/crowded/data"
+    try:
+        engine.execute(port_of_call, "node-1", ["sh", "-c", fill]).check()
+        pulled = alice(["env", "CONTAINER_IMAGES=/dev/crowded/store", *step, f"--container-image={ship}", "true"])
+        left = alice([*step, "ls", "/dev/crowded/store/images", "/dev/crowded/store/l", "/dev/crowded/store/tmp"])
+        created = alice([*step, "sh", "-c", create])
+    finally:
+        engine.execute(port_of_call, "node-1", ["rm", "-rf", "/dev/crowded"])
+    told = [line for line in pulled.stderr.splitlines() if "container" in line]
+    assert (pulled.returncode, len(told)) == (1, 1), pulled.stderr
+    assert told[0].endswith("No space left on device in /dev/crowded/store")
+    assert [line for line in left.check().stdout.splitlines() if line and not line.endswith(":")] == []
+    assert created.stdout == "1\n"
+    assert created.stderr.splitlines()[-1] == "[ERROR] /workspace/full.sqsh: unsquashfs: No space left on device"
+    jobs.wait_until_idle(port_of_call)
 
 
 def test_steps_of_two_users_that_start_at_once_pull_an_image_once_for_each_user(port_of_call):

@@ -19,7 +19,7 @@ tar --create --dereference --directory=own . --directory=/ --files-from="$PWD/fi
 """
 # A shell, a few programs, what the tests look for, and how it starts.
 SHIP = r"""
-printf '/usr/bin/%s\n' cat chmod cut env grep hostname id ls mkdir readlink sleep sort touch >>names
+printf '/usr/bin/%s\n' cat chmod chown cut env grep hostname id ls mkdir readlink sleep sort touch >>names
 mkdir own/harbour
 echo 'all aboard' >own/harbour/sign
 printf '%s\n' '#!/bin/sh' 'export BOARDED=yes' 'exec "$@"' >own/harbour/entry

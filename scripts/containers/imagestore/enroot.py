@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 
-from imagestore import enter, reference, squash
+from imagestore import enter, pyxis, reference, squash
 from imagestore.errors import Refused
 from imagestore.manifest import MACHINES
 from imagestore.store import beside, layers_of, remove_tree, start_config
@@ -153,9 +153,13 @@ def squash_options():
 
 
 def create(options):
-    path = container(options.name or os.path.basename(options.image).rpartition(".")[0] or options.image)
+    name = options.name or os.path.basename(options.image).rpartition(".")[0] or options.image
+    path = container(name)
     if not os.path.isfile(options.image):
         raise Refused(f"No such file or directory: {options.image}")
+    if name.startswith(pyxis.PREFIX):
+        inform("Extracting squashfs filesystem...")
+        return pyxis.create(name, options.image, overwrites(options))
     if os.path.lexists(path) and not overwrites(options):
         raise Refused(f"File already exists: {path}")
     inform("Extracting squashfs filesystem...")
@@ -210,13 +214,14 @@ def without_dashes(command):
 
 
 def export(options):
-    root = existing(options.container)
+    kept = pyxis.folder_of(options.container)
+    root = kept or existing(options.container)
     file = options.output or f"{options.container}.sqsh"
     if os.path.lexists(file) and not overwrites(options):
         raise Refused(f"File already exists: {os.path.realpath(file)}")
     inform("Creating squashfs filesystem...")
-    config = start_config_of(root)
-    squash.write([root], config, file, options=squash_options())
+    layers, config = pyxis.content(kept) if kept else ([root], start_config_of(root))
+    squash.write(layers, config, file, options=squash_options())
 
 
 def start_config_of(root):
@@ -237,22 +242,35 @@ def start_config_of(root):
 
 def show(options):
     try:
-        names = sorted(name for name in os.listdir(data_path()) if not name.startswith("."))
+        names = [name for name in os.listdir(data_path()) if not name.startswith(".")]
     except FileNotFoundError:
         names = []
+    names = sorted({*names, *pyxis.names()})
     if not options.fancy:
         print("".join(f"{name}\n" for name in names), end="")
         return
     columns = "pid,comm:16,state,start_time,time,mntns,userns,args"
     print(f"{'NAME':<20} PID COMM STATE STARTED TIME MNTNS USERNS COMMAND")
     for name in names:
-        pids = processes(f"{data_path()}/{name}")
+        kept = pyxis.folder_of(name)
+        pids = first_of_each(pyxis.processes(kept) if kept else processes(f"{data_path()}/{name}"))
         said = ""
         if pids:
             argv = ["ps", "--no-headers", "-o", columns, "-p", ",".join(pids)]
             said = subprocess.run(argv, capture_output=True, text=True).stdout
-        for line in said.splitlines() or [""]:
-            print(f"{name:<20} {line}".rstrip())
+        for number, line in enumerate(said.splitlines() or [""]):
+            print(f"{'' if number else name:<20} {line}".rstrip())
+
+
+def first_of_each(pids):
+    """Of each mount namespace the first process, as lsns lists them: scripts take one line for one container."""
+    found = {}
+    for pid in sorted(pids, key=int):
+        try:
+            found.setdefault(os.stat(f"/proc/{pid}/ns/mnt").st_ino, pid)
+        except OSError:
+            continue  # ended
+    return list(found.values())
 
 
 def processes(root):
@@ -269,10 +287,13 @@ def processes(root):
 
 
 def remove(options):
-    paths = [existing(name) for name in options.containers]
-    for path in paths:
+    paths = [pyxis.folder_of(name) or existing(name) for name in options.containers]
+    for name, path in zip(options.containers, paths, strict=True):
         if not options.force:
             print(f"Do you really want to delete {path}? [y/N] ", end="", flush=True)
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 continue
-        remove_tree(path)
+        if pyxis.folder_of(name):
+            pyxis.remove(name)
+        else:
+            remove_tree(path)

@@ -7,7 +7,7 @@ import re
 from imagestore import gpus, squash
 from imagestore.enter import inherited
 from imagestore.errors import Refused
-from imagestore.inside import inside, is_there, make_point, read_text
+from imagestore.inside import apt_of_root, bind_kind, inside, is_there, make_point, read_text
 from imagestore.store import FILES_OF_NODE
 
 ALWAYS = ("TERM", "COLORTERM", "LS_COLORS")
@@ -47,21 +47,23 @@ def command_line(root, layers, options, command):
     if options.rc:
         mounts.append((os.path.realpath(options.rc), "/etc/rc", "ro-bind"))
     for source, target, kind in mounts:
-        words += mount_words(root if layers is None else None, source, target, kind)
+        words += mount_words(root, layers, source, target, kind)
     for name, line in names(user, as_root, home):
-        words += data(root if layers is None else None, name, known(root, name, line))
+        words += data(root, layers, name, known(root, name, line))
+    if as_root and (apt := apt_of_root(layers or root)):
+        words += data(root, layers, *apt)
     if layers and not writable:
         words += ["--remount-ro", "/"]
     environment = gpus.added(environment_of(root, options, home, user), variables)
     return [*words, "--chdir", "/"], program(root, options, command), environment
 
 
-def mount_words(root, source, target, kind):
-    """root: where the mount point is made; None: bubblewrap makes it, in an overlay."""
+def mount_words(root, layers, source, target, kind):
+    """The mount point is made in `root`; of layers bubblewrap makes it, in an overlay, but follows no links."""
     if kind != "tmpfs" and not os.path.exists(source):
         raise Refused(f"No such file or directory: {source}")
-    if root is not None:
-        target = make_point(root, target, kind == "tmpfs" or os.path.isdir(source))
+    is_folder = kind == "tmpfs" or os.path.isdir(source)
+    target = inside(layers, target) if layers else make_point(root, target, is_folder)
     return ["--tmpfs", target] if kind == "tmpfs" else [f"--{kind}", source, target]
 
 
@@ -70,11 +72,10 @@ def mount(text):
     fields = text.split() if re.search(r"\s", text.strip()) else text.split(":")
     source, target = fields[0], (fields[1] if len(fields) > 1 and fields[1] else fields[0])
     options = fields[-1].split(",") if len(fields) > 2 else []
-    if not target.startswith("/"):
-        raise Refused(f"Invalid mount: {text}: {target!r} is no absolute path")
+    target = os.path.join("/", target)  # enroot's own example is `--mount .:mnt`
     if source == "tmpfs":
         return source, target, "tmpfs"
-    return os.path.realpath(source), target, "ro-bind" if "ro" in options else "bind"
+    return os.path.realpath(source), target, bind_kind(source, "ro" in options)
 
 
 def names(user, as_root, home):
@@ -93,10 +94,9 @@ def known(root, name, line):
     return "\n".join([line, *lines, ""])
 
 
-def data(root, target, text):
+def data(root, layers, target, text):
     """Words that put this text over a file of the container, which stays as it is."""
-    if root is not None:
-        target = make_point(root, target, folder=False)
+    target = inside(layers, target) if layers else make_point(root, target, folder=False)
     handle = inherited(os.memfd_create("data"))
     os.write(handle, text.encode(errors="replace"))
     os.lseek(handle, 0, os.SEEK_SET)

@@ -62,6 +62,22 @@ def is_there(root, path):
     return False
 
 
+def bind_kind(source, is_readonly):
+    """Which of bubblewrap's options binds this path of the node: in most of its mounts devices cannot be opened."""
+    source = os.path.realpath(source)
+    if f"{source}/".startswith("/dev/") and not (is_readonly and os.path.isdir(source)):
+        return "dev-bind"
+    return "ro-bind" if is_readonly else "bind"
+
+
+def apt_of_root(layers):
+    """(PATH, TEXT) of what apt-get needs to work for a user who is called root but may become nobody else; None: the
+    image has no apt. layers: as above."""
+    if not is_there(layers, "/etc/apt/apt.conf.d"):
+        return None
+    return "/etc/apt/apt.conf.d/90-without-sandbox", 'APT::Sandbox::User "root";\n'
+
+
 def make_point(root, path, folder):
     """Makes what something can be mounted on, where nothing is: a folder, or a file. Returns the path without links."""
     path = inside(root, path)

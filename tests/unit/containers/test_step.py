@@ -117,6 +117,10 @@ def test_a_place_that_takes_no_file_is_said_before_the_work_is_done(started, tmp
         ("tmpfs:/x", ["--tmpfs", "/x"]),
         ("tmpfs:/x:ro+nosuid", ["--tmpfs", "/x", "--remount-ro", "/x"]),
         ("./tmpfs:/x", ["--bind", "./tmpfs", "/x"]),
+        ("/dev/null:/x", ["--dev-bind", "/dev/null", "/x"]),
+        ("/dev/null:/x:ro", ["--dev-bind", "/dev/null", "/x"]),
+        ("/dev:/x", ["--dev-bind", "/dev", "/x"]),
+        ("/dev:/x:ro", ["--ro-bind", "/dev", "/x"]),
         ("", []),
     ],
 )
@@ -146,6 +150,25 @@ def test_the_image_has_precedence_but_for_the_names_that_are_kept():
     job, of_image = {"A": "job", "B": "job", "SLURM_PROCID": "3"}, ["A=image", "B=image", "C=image=1"]
     assert step.merged(job, of_image, "") == {"A": "image", "B": "image", "C": "image=1", "SLURM_PROCID": "3"}
     assert step.merged(job, of_image, "B,C") == {"A": "image", "B": "job", "C": "image=1", "SLURM_PROCID": "3"}
+
+
+def test_where_the_job_has_no_path_there_is_one(started, monkeypatch):
+    """As with `--export=NONE`; the image's goes before it."""
+    monkeypatch.setenv("PATH", "/job")
+    assert step.job_with({})["PATH"] == "/job"
+    monkeypatch.delenv("PATH")
+    assert step.job_with({})["PATH"].startswith("/usr/local/sbin:")
+    assert started()[1]["PATH"] == "/bin"
+
+
+def test_apt_works_for_a_user_who_is_called_root(started, tmp_path):
+    setting = "/etc/apt/apt.conf.d/90-without-sandbox"
+    assert setting not in started(remap_root="")[0], "an image without apt"
+    (tmp_path / "image/layer/etc/apt/apt.conf.d").mkdir(parents=True)
+    assert setting not in started()[0]
+    words, _ = started(remap_root="")
+    with os.fdopen(int(words[words.index(setting) - 1])) as file:
+        assert file.read() == 'APT::Sandbox::User "root";\n'
 
 
 def test_the_task_prolog_adds_and_takes_away_variables(tmp_path):
