@@ -87,7 +87,8 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy libslurm-dev
-COPY scripts/container.h scripts/container.c scripts/container-*.c /
+COPY scripts/container.h scripts/container.c scripts/container-run.c scripts/container-root.c scripts/container-kept.c /
+COPY scripts/container-as-root.c scripts/container-holder.c /
 RUN gcc -shared -fPIC -Wl,-Bsymbolic -O2 -Wall -Wextra -Werror -o /container.so \
       /container.c /container-run.c /container-root.c /container-kept.c \
  && gcc -static -O2 -Wall -Wextra -Werror -o /container-holder /container-holder.c \
