@@ -281,7 +281,8 @@ def test_a_full_disk_of_a_node_is_said_and_nothing_is_taken_for_an_image(port_of
     alice = port_of_call.as_user("alice")
     alice(["container-image", "save", ship, "/workspace/full.sqsh"]).check()
     step = ["srun", "--quiet", "--nodelist=node-1"]
-    create = "ENROOT_DATA_PATH=/dev/crowded/data enroot create --name full /workspace/full.sqsh; echo $?; ls -A /dev/crowded/data"
+    data = "/dev/crowded/data"
+    create = f"ENROOT_DATA_PATH={data} enroot create --name full /workspace/full.sqsh; echo $?; ls -A {data}"
     try:
         engine.execute(port_of_call, "node-1", ["sh", "-c", fill]).check()
         pulled = alice(["env", "CONTAINER_IMAGES=/dev/crowded/store", *step, f"--container-image={ship}", "true"])
