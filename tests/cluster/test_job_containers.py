@@ -266,7 +266,7 @@ def test_nothing_is_left_of_a_step_in_a_bundle_that_is_cancelled(port_of_call, b
     job_id = port_of_call.slurm.submit("--output=runs/%j.log", "--nodelist=node-1", "--wrap", step)
     wait_until(lambda: find(port_of_call, "sleep 603"), what="the step runs in its bundle", timeout=60)
     port_of_call.slurm.cancel(job_id)
-    jobs.wait_until_idle(port_of_call, timeout=20)
+    jobs.wait_until_idle(port_of_call)
     assert BatchJob(port_of_call.slurm, job_id).wait_until_over().state == "CANCELLED"
     assert engine.execute(port_of_call, "node-1", ["ps", "-o", "args=", "-u", "alice"]).stdout == ""
     assert engine.execute(port_of_call, "node-1", ["sh", "-c", "ls /tmp/crun.*"]).check().stdout == ""

@@ -40,7 +40,8 @@ class Store:
         try:
             about = os.lstat(path)
         except OSError:
-            raise Refused(f"no folder {path} for images: start the cluster with `make up CONTAINERS=1`") from None
+            hint = "start the cluster with make up CONTAINERS=1 (slurmbed up --containers)"
+            raise Refused(f"no folder {path} for images: {hint}") from None
         if about.st_uid != os.geteuid():
             raise Refused(f"{path} belongs to another user")
 
