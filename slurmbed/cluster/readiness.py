@@ -14,7 +14,7 @@ from slurmbed.slurm.node_states import NODE_STATES
 from slurmbed.slurm.records import Node, parse_nodes
 from slurmbed.wait import Pending, wait_until
 
-IN_VAIN = 2  # exit status of scripts/wait-ready
+LATE, IN_VAIN = 1, 2  # exit statuses of scripts/wait-ready
 PUT_BACK = "as root, put a node back into service: scontrol update NodeName=.. State=RESUME"
 ENDED = ("exited", "dead", "restarting")
 
@@ -61,10 +61,12 @@ def wait_ready(
     done = running.result()
     if done.returncode == IN_VAIN:
         raise NotReady(told[-1], PUT_BACK, last_lines(done.stderr))
-    if not done.ok:
+    if done.returncode == LATE:
         status = told[-1] if told else "none"
         reason = f"the cluster is not ready after {seconds} s; last status: {status}"
         raise WaitTimeout(reason, f"see: {command('logs', name=name)}", last_lines(done.stderr))
+    if not done.ok:  # it ended with its container, of which the engine may tell later
+        raise NotReady("ended while the cluster started: login", "", last_lines(done.output))
 
     return parse_nodes(told[-1])
 

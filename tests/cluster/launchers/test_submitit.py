@@ -31,7 +31,7 @@ def test_an_exception_comes_back_with_the_jobs_traceback(slurm, launch):
     done = launch(FEATURES, "exception").check()
     assert "in divide" in done.stdout
     assert "ZeroDivisionError: division by zero" in done.stdout
-    assert slurm.job(job_of(done.stdout)).state == "FAILED"
+    assert slurm.wait(job_of(done.stdout), 120).state == "FAILED"
 
 
 def test_a_preempted_job_is_requeued_goes_on_and_is_right(launch):
@@ -45,7 +45,7 @@ def test_a_rank_that_fails_ends_a_submitit_job_with_its_words(slurm, launch, fai
     done = launch("launchers/submitit_job.py", "--ranks", "2", failing)
     assert done.returncode == 1
     assert "rank 1 gives up" in done.output
-    assert slurm.job(job_of(done.output)).state == "FAILED"
+    assert slurm.wait(job_of(done.output), 120).state == "FAILED"
 
 
 def test_a_sweep_is_a_job_for_each_configuration(launch):
@@ -61,4 +61,4 @@ def test_a_rank_that_fails_ends_hydras_job(slurm, launch, failing):
     done = launch("launchers/hydra_submitit.py", "ranks=2", f"program={failing}")
     assert done.returncode == 1
     assert "rank 1 gives up" in done.output
-    assert slurm.job(job_of(done.output)).state == "FAILED"
+    assert slurm.wait(job_of(done.output), 120).state == "FAILED"

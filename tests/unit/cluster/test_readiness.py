@@ -9,7 +9,8 @@ import pytest
 
 from slurmbed.cluster.readiness import check_containers, stages, wait_ready
 from slurmbed.engine.snapshot import Container
-from slurmbed.errors import CommandError, NotReady
+from slurmbed.errors import CommandError, NotReady, WaitTimeout
+from slurmbed.process import Result
 from slurmbed.project import ROOT
 from slurmbed.slurm.node_states import NODE_STATES
 
@@ -137,3 +138,30 @@ class WhereLoginEnds:
 def test_a_login_node_that_ends_before_it_is_asked_is_no_error_of_a_command():
     with pytest.raises(NotReady, match="ended while the cluster started: login"):
         wait_ready(WhereLoginEnds(), "c", "alice", 2)
+
+
+class EndsWithLogin(WhereLoginEnds):
+    """What waits in the login node is killed with it, or cannot start any more, before the engine tells of that."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def start(self, container, argv, *, timeout):
+        return self
+
+    def lines(self):
+        return iter(())
+
+    def result(self):
+        return Result(("wait-ready",), self.status, "", "OCI runtime exec failed")
+
+
+@pytest.mark.parametrize("status", [137, 126, None])
+def test_a_login_node_that_ends_while_it_is_asked_is_not_said_to_be_late(status):
+    with pytest.raises(NotReady, match="ended while the cluster started: login"):
+        wait_ready(EndsWithLogin(status), "c", "alice", 2)
+
+
+def test_what_is_not_ready_in_time_is_late():
+    with pytest.raises(WaitTimeout, match="not ready after 124 s; last status: none"):
+        wait_ready(EndsWithLogin(1), "c", "alice", 2)
