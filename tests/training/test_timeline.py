@@ -30,6 +30,17 @@ def test_a_collective_beside_computing_is_no_wait():
         assert each["beside"] == [[1, 3]]
 
 
+def test_no_span_is_shorter_than_what_is_written():
+    """A wait of 10 ns, and one of which the other rank leaves 10 ns."""
+    fast = rank(["forward", 0, 1], ["wait", 1, 1.00000001], ["backward", 1.00000001, 2], ["wait", 2, 3])
+    slow = rank(["forward", 0, 2.99999999], ["wait", 2.99999999, 3])
+    for each in fast, slow:
+        each["collectives"] = [("gloo:all_reduce", None, each["lane"][-1][1], 3)]
+    one, two = assemble([fast, slow])["ranks"]
+    assert one["spans"] == [["forward", 0, 1], ["backward", 1, 2], ["idle", 2, 3]]
+    assert two["spans"] == [["forward", 0, 3]]
+
+
 def test_groups_are_matched_apart():
     """Two pairs: the second collective of rank 0 is the first of its pair with rank 2."""
     pair, other, across = [0, 1], [2, 3], [0, 2]

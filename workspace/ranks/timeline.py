@@ -34,6 +34,7 @@ BACKENDS = ("gloo:", "nccl")
 POINT_TO_POINT = SEND, RECEIVE = ("gloo:send", "gloo:recv")
 LATE = 5e-4  # seconds, about: gloo notes the end of a transfer after it has woken who waits for it
 SHORT = 1e-4  # seconds: a shorter pause is between two operations
+DIGITS = 7  # of the seconds in timeline.json: profilers measure microseconds
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -176,8 +177,10 @@ def assemble(ranks):
     shared = len({rank["machine"] for rank in ranks}) == 1
     origin = min(rank["began"] for rank in ranks)
     shifts = [rank["began"] - origin if shared else 0.0 for rank in ranks]
+    # Rounded before anything is cut, so that no span is left that is shorter than what is written.
     moved = [
-        [(op, group, a + s, b + s) for op, group, a, b in r["collectives"]] for r, s in zip(ranks, shifts, strict=True)
+        [(op, group, round(a + shift, DIGITS), round(b + shift, DIGITS)) for op, group, a, b in rank["collectives"]]
+        for rank, shift in zip(ranks, shifts, strict=True)
     ]
     lanes = []
     for number, (rank, shift, begun) in enumerate(zip(ranks, shifts, all_began(moved), strict=True)):
@@ -186,7 +189,8 @@ def assemble(ranks):
         late = merged([(first, start) for start, (_, _, first, _) in known])
         idle = without(late, transfers)
         spans = []
-        for kind, start, stop in ([kind, a + shift, b + shift] for kind, a, b in rank["lane"]):
+        for kind, a, b in rank["lane"]:
+            start, stop = round(a + shift, DIGITS), round(b + shift, DIGITS)
             if kind != "wait":
                 add(spans, kind, start, stop)
                 continue
@@ -199,8 +203,8 @@ def assemble(ranks):
             {
                 "rank": number,
                 "host": rank["host"],
-                "spans": [[kind, round(a, 7), round(b, 7)] for kind, a, b in spans],
-                "beside": [[round(a, 7), round(b, 7)] for a, b in without(transfers, merged(waits))],
+                "spans": spans,
+                "beside": [list(each) for each in without(transfers, merged(waits))],
                 # A send is counted where it is waited for.
                 "collectives": sum(operation != SEND for operation, *_ in rank["collectives"]),
             }
