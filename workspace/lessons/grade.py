@@ -197,6 +197,7 @@ def main():
     except ValueError as error:
         sys.exit(f"grade: error: {error}")
     with rendezvous.process_group(env, "gloo", TIMEOUT):
+        rendezvous.gather(env.rank)  # if one fails before another has reached it, that one's error would come last
         try:
             checks = grade(options.lesson, options.folder)
         except Exception:  # whatever a student wrote raises: it is shown, and the exit status is 1
