@@ -34,9 +34,9 @@ TWO_FILES = ("-n", "2", "--dist", "loadfile")  # at a time: these tests compute
 SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "15")
 # The tests that say most of a version of Slurm: jobs, accounting, faults, GPUs, containers, each launcher.
 CORE = (
-    *("test_arrays", "test_around_jobs", "test_campus", "test_commands", "test_containers", "test_elastic_nodes"),
-    *("test_gpu", "test_job_containers", "test_jobs", "test_launchers", "test_life", "test_measured", "test_mpi"),
-    *("test_odd", "test_own_cpus", "test_rest", "test_survive"),
+    *("test_arrays", "test_around_jobs", "test_campus", "test_commands", "test_container_programs", "test_containers"),
+    *("test_elastic_nodes", "test_gpu", "test_job_containers", "test_jobs", "test_launchers", "test_life"),
+    *("test_measured", "test_mpi", "test_odd", "test_own_cpus", "test_rest", "test_survive"),
 )
 # Other files that have cases of the matrix.
 OTHERS = ("mnist", "survive", "training_in_containers")

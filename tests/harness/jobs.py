@@ -100,3 +100,9 @@ def wait_until_idle(cluster, timeout: float = 120) -> None:
             raise Pending(", ".join(busy))
 
     wait_until(check, what=f"{cluster.name} is idle", timeout=timeout)
+
+
+def find_process(cluster, words: str, *options: str) -> None:
+    """Pending while alice has no process with this command line on node-1. options: of pgrep."""
+    if not engine.execute(cluster, "node-1", ["pgrep", *options, "-u", "alice", "-f", f"^[^ ]*{words}$"]).ok:
+        raise Pending("not yet")
