@@ -4,12 +4,11 @@ import os
 import pwd
 
 from imagestore import gpus
-from imagestore.enter import HOLDER, inherited
+from imagestore.enter import HOLDER, PATH, in_memory, inherited
 from imagestore.errors import Refused
 from imagestore.inside import apt_of_root, bind_kind, inside, is_there
 from imagestore.store import FILES_OF_NODE, layers_of, remove_tree, start_config
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where job and image have none, as with Docker
 SINCE_THE_START = ("mounts", "mount-home", "remap-root", "entrypoint", "readonly")
 # Of a mount. bubblewrap makes mount points, and mounts nosuid, nodev and private as it is; it knows no noexec.
 WITHOUT_EFFECT = {
@@ -206,10 +205,7 @@ def known_user(layers, entry):
 
 
 def file_with(text, path):
-    file = os.memfd_create("file", 0)
-    os.write(file, text)
-    os.lseek(file, 0, os.SEEK_SET)
-    return ["--perms", "0644", "--file", str(file), path]
+    return ["--perms", "0644", "--file", str(in_memory(text)), path]
 
 
 def plain_file(path):

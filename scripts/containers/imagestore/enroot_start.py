@@ -5,7 +5,7 @@ import pwd
 import re
 
 from imagestore import gpus, squash
-from imagestore.enter import inherited
+from imagestore.enter import PATH, in_memory
 from imagestore.errors import Refused
 from imagestore.inside import apt_of_root, bind_kind, inside, is_there, make_point, read_text
 from imagestore.store import FILES_OF_NODE
@@ -97,16 +97,13 @@ def known(root, name, line):
 def data(root, layers, target, text):
     """Words that put this text over a file of the container, which stays as it is."""
     target = inside(layers, target) if layers else make_point(root, target, folder=False)
-    handle = inherited(os.memfd_create("data"))
-    os.write(handle, text.encode(errors="replace"))
-    os.lseek(handle, 0, os.SEEK_SET)
-    return ["--ro-bind-data", str(handle), target]
+    return ["--ro-bind-data", str(in_memory(text.encode(errors="replace"))), target]
 
 
 def environment_of(root, options, home, user):
     """The image's, and what the caller asks for: nothing else comes in."""
     found = {name: os.environ[name] for name in ALWAYS if name in os.environ}
-    found["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    found["PATH"] = PATH
     found.update(entry.split("=", 1) for entry in squash.start_of(root, root)["env"].decode().split("\0")[:-1])
     found.update(HOME=home, USER="root" if home == "/root" else user.pw_name)
     for entry in options.env:

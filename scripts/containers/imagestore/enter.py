@@ -10,6 +10,7 @@ from imagestore.errors import Refused
 
 HOLDER = "/usr/local/libexec/container-holder"  # scripts/container-holder.c says what it does with descriptors 3 and 4
 AS_ROOT = "/usr/local/libexec/container-as-root"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where there is none, as with Docker
 FREE = 10  # descriptors from here on are no others'
 
 
@@ -57,6 +58,14 @@ def inherited(handle):
     moved = fcntl.fcntl(handle, fcntl.F_DUPFD, FREE)
     os.close(handle)
     return moved
+
+
+def in_memory(text):
+    """A descriptor, as above, of a file that has this text and no name."""
+    handle = inherited(os.memfd_create("text"))
+    os.write(handle, text)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
 
 
 def find(program):

@@ -7,7 +7,7 @@ https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-
 
 import os
 
-from imagestore.enter import inherited
+from imagestore.enter import in_memory
 
 FOLDER = "/usr/local/nvidia"
 MOUNTS = "/proc/self/mountinfo"
@@ -65,10 +65,7 @@ def started_by(python, path):
     """A descriptor of a copy of this script, for this interpreter."""
     with open(path, "rb") as file:
         _, _, rest = file.read().partition(b"\n")
-    copy = inherited(os.memfd_create("nvidia-smi"))
-    os.write(copy, b"#!%s -IS\n%s" % (python.encode(), rest))
-    os.lseek(copy, 0, os.SEEK_SET)
-    return copy
+    return in_memory(b"#!%s -IS\n%s" % (python.encode(), rest))
 
 
 def added(environment, variables):
