@@ -25,7 +25,7 @@ from gpt import config as configuration
 from gpt import data
 from gpt.batches import TextData
 from gpt.model import build, generate, outline
-from gpt.muon import Muon
+from gpt.muon import MOMENTUM, Muon
 from parallel import breaks
 from ranks import communication, environment, rendezvous, timeline
 from ranks.sharding import local
@@ -284,7 +284,7 @@ def make_optimizer(shards, config):
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, **adamw)
     groups.append(
-        {"params": list(by_muon.values()), "names": list(by_muon), "highest_lr": config.muon_lr, "momentum": 0.95}
+        {"params": list(by_muon.values()), "names": list(by_muon), "highest_lr": config.muon_lr, "momentum": MOMENTUM}
     )
     copies = next(iter(shards.values())).copies
     return Muon(groups, config.channels // config.heads, copies, **adamw)

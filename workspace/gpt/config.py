@@ -13,8 +13,8 @@ HERE = Path(__file__).resolve().parent.parent  # of train.py
 
 # What a run is by default, by --recipe: the defaults of the knobs that are None in Config.
 RECIPES = {
-    "plain": {"layers": 2, "optimizer": "adamw", "lr": 0.01, "steps": 600, "batch_size": 24, "warmup": 50},
-    "fast": {"layers": 4, "optimizer": "muon", "lr": 0.015, "steps": 280, "batch_size": 16, "warmup": 10},
+    "plain": {"optimizer": "adamw", "lr": 0.01, "steps": 600, "batch_size": 24, "warmup": 50},
+    "fast": {"optimizer": "muon", "lr": 0.015, "steps": 280, "batch_size": 16, "warmup": 10},
 }
 
 
@@ -51,7 +51,7 @@ class Config:
     recipe: str = knob(
         "plain", "plain: gpt/model.py by AdamW; fast: gpt/fast.py by Muon, which learns sooner", tuple(RECIPES)
     )
-    layers: int = knob(None, "transformer blocks")
+    layers: int = knob(2, "transformer blocks")
     heads: int = knob(4, "attention heads; tp needs a multiple of the world size")
     channels: int = knob(128, "width of the residual stream; a multiple of the heads")
     block_size: int = knob(64, "characters of context")

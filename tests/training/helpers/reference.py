@@ -113,8 +113,8 @@ class Optimizer:
             group["lr"] = share * self.config.lr
         for name, parameter in self.muon.items():
             gradient = parameter.grad
-            momentum = self.momenta[name] = 0.95 * self.momenta.get(name, 0) + 0.05 * gradient
-            ahead = 0.95 * momentum + 0.05 * gradient
+            momentum = self.momenta[name] = 0.8 * self.momenta.get(name, 0) + 0.2 * gradient
+            ahead = 0.8 * momentum + 0.2 * gradient
             columns = name.endswith("outward.weight")  # cut into heads by columns, not by rows
             pieces = (ahead.T if columns else ahead).split(self.config.channels // self.config.heads)
             change = torch.cat([by_singular_values(piece) for piece in pieces])
