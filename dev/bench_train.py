@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import click
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -218,15 +219,16 @@ def sooner_by(slow: list[TimedRun], fast: list[TimedRun], what: str) -> str:
 
 def draw(timed: dict[Row, list[TimedRun]], text: str, path: Path) -> Path:
     """Validation loss over seconds of training, a line for each run."""
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, (row, found) in enumerate(timed.items()):
         for run in found:
             label = row.name if run is found[0] else None
-            axes.plot(*zip(*run.curve, strict=True), color=f"C{number}", label=label, linewidth=1.2, alpha=0.9)
+            colour = colormaps["tab20"](number)
+            axes.plot(*zip(*run.curve, strict=True), color=colour, label=label, linewidth=1.2, alpha=0.9)
     axes.axhline(LOSS, color="black", linestyle=":", linewidth=1)
     axes.set(xlabel="seconds of training, without evaluation", ylabel="validation loss, nats per character")
     axes.set(title=text, xscale="log", ylim=(LOSS - 0.1, 2.7))
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=130)
     return path
