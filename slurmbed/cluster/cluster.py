@@ -129,7 +129,7 @@ class Cluster:
         self.require_engine()
         with self.lock("clean"):
             self.require_own()
-            remove(self.compose, self.look)
+            remove(self.engine, self.compose, self.look, self.say)
 
     def purge(self) -> None:
         """Remove the cluster and all images of slurmbed, and the base image if slurmbed made it.
@@ -144,7 +144,7 @@ class Cluster:
                 project = other.project
                 hint = command("clean", name=project) if project else f"docker rm --force {other.name}"
                 raise UsageError(f"another container uses the images: {other.name}", hint)
-            remove(self.compose, self.look)
+            remove(self.engine, self.compose, self.look, self.say)
             self.engine.remove_images([each["Id"] for each in self.engine.images(OURS)])
 
     # ---- what it is ----
@@ -372,7 +372,7 @@ class Cluster:
             self.tell(f"the cluster {self.name} is kept; remove it with: {command('clean', name=self.name)}")
             return
         with uninterrupted(lambda: self.tell("still removing what was started")):
-            remove(self.compose, self.look, looks=2)
+            remove(self.engine, self.compose, self.look, self.tell, looks=2)
         self.tell(f"removed what was started; keep it next time with {option('retain', True)}")
 
     def tell(self, text: str) -> None:

@@ -131,6 +131,11 @@ class Engine:
         with self.explained("docker network ls"):
             return self.api.networks()
 
+    def containers_on(self, network: str) -> list[str]:
+        """The names of the running containers on a network."""
+        with self.explained(f"docker network inspect {network}"):
+            return [each["Name"] for each in (self.api.inspect_network(network)["Containers"] or {}).values()]
+
     def images(self, label: str) -> list[dict[str, Any]]:
         """The engine's list of all images with this label."""
         with self.explained("docker images"):

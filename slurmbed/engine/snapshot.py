@@ -151,6 +151,11 @@ class Snapshot:
         ]
 
     @property
+    def networks(self) -> list[str]:
+        """The names of the cluster's networks."""
+        return [each.name for each in self.named if each.project == self.name and each.kind == "network"]
+
+    @property
     def strangers(self) -> list[str]:
         """Containers, volumes and networks that have the cluster's name and were not made by slurmbed."""
         file = yaml.safe_load(BASE_FILE.read_text())
