@@ -72,8 +72,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=ROWS, help="one row")
     parser.add_argument("--text", default="", help="a text file (default: the text that gpt/data.py prepared)")
-    for name, default in {"steps": STEPS, "layers": 2, "channels": 128, "seed": 1337}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    for name in ("layers", "channels", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Config, name))
     options = vars(parser.parse_args())
     only, path = options.pop("only"), options.pop("text")
     try:
