@@ -17,7 +17,8 @@ QUICK = ("--steps", "12", "--eval-every", "6", "--sample-length", "20", "--layer
 def test_ready_means_idle_nodes_a_job_as_the_user_and_its_accounting(slurm):
     nodes = slurm.nodes()
     assert [(node.name, node.cpus, node.memory) for node in nodes] == [("node-1", 2, 2048), ("node-2", 2, 2048)]
-    first = parse_accounting(slurm.runner([*SACCT, "--name=ready"]).check().stdout)[0]
+    since = "--starttime=now-1days"  # by itself sacct shows the jobs of today, and midnight may have been just now
+    first = parse_accounting(slurm.runner([*SACCT, "--name=ready", since]).check().stdout)[0]
     assert (first.user, first.state, first.nodes) == ("alice", "COMPLETED", 2)
 
 
