@@ -20,14 +20,13 @@ except ChildProcessError:
 """
 
 
-def test_a_daemon_starts_without_children_of_the_shell_before_it(tmp_path):
+def test_a_daemon_starts_without_children_of_the_shell_before_it():
     """slurmctld ends if a child that is not its own ends while it waits for slurmscriptd."""
     text = ENTRYPOINT.read_text()
     functions = text[: text.index("# Containers start together")]
-    listening = tmp_path / "socket"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(listening))
-        script = f'{LATE}\n{functions}\nwait_for_port db {listening} 5\nexec {sys.executable} -c "$1"'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wait = f"wait_for_port 127.0.0.1 {server.getsockname()[1]} 5"
+        script = f'{LATE}\n{functions}\n{wait}\nexec {sys.executable} -c "$1"'
         shell = ["bash", "-c", script, "entrypoint", CHILDREN]
         ended = subprocess.run(shell, capture_output=True, text=True, timeout=30, check=False)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("none\n", "", 0)
